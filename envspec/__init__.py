@@ -1,0 +1,1 @@
+"""envspec: see what differs between Python environments, on any number of hosts, before anything runs."""
