@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Protocol
 
 import torch
+
+from eagle3_diag.samples.containers import Record
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,6 +24,7 @@ class Sample:
         final_normed: whether ``final_NH`` is after the target's final norm (True), before it (False).
         final_certain: False when the format does not say which of the two it is (older Model-Optimizer dumps).
         layer_ids: ids written beside the states (indices of layer inputs), one per aux state, or None.
+        notes: sentences for the user about what was assumed while reading; the same sentence for the same assumption.
     """
 
     name: str
@@ -35,6 +36,7 @@ class Sample:
     final_normed: bool
     final_certain: bool = True
     layer_ids: tuple[int, ...] | None = None
+    notes: tuple[str, ...] = ()
 
     @property
     def length(self) -> int:
@@ -46,8 +48,8 @@ class SampleFormat(Protocol):
 
     name: str
 
-    def find(self, directory: Path) -> Iterator[Path]:
-        """Files of this format below ``directory``, lazily and in natural order (``data_2`` before ``data_10``)."""
+    def matches(self, record: Record) -> bool:
+        """Whether the record's entries are this format's; at most one format matches."""
 
-    def read(self, path: Path) -> Sample:
-        """Read one file. Raises InputError with one sentence for anything that is not a whole sample."""
+    def parse(self, record: Record) -> Sample:
+        """Turn it into a sample named after its file. Raises InputError with one sentence when it is not a whole one."""
