@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from eagle3_diag.errors import InputError
-
 from eagle3_diag.samples.checks import check_finite, check_response, with_prompt_length
 from eagle3_diag.samples.containers import read_record
 from eagle3_diag.samples.discover import SUFFIXES, Unlisted, find_files, printable
@@ -48,9 +47,9 @@ class Skipped:
 def read_sample(path: Path) -> Sample:
     """Read one file of any format, named after the file.
 
-    Raises InputError with one sentence for anything that is not a whole sample: being written, truncated, corrupt, a pickle
-    of other things than tensors (refused, never run), entries missing or of the wrong shape. Values are not looked at; see
-    :mod:`eagle3_diag.samples.checks`.
+    Raises InputError with one sentence for anything that is not a whole sample: being written, truncated, corrupt, a
+    pickle of other things than tensors (refused, never run), entries missing or of the wrong shape. Values are not
+    looked at; see :mod:`eagle3_diag.samples.checks`.
     """
     _refuse_locked(path)
     record = read_record(path)
@@ -60,8 +59,8 @@ def read_sample(path: Path) -> Sample:
             return replace(sample, name=printable(sample.name))
     keys = ", ".join(printable(key) for key in sorted(record.data)[:12]) or "nothing"
     raise InputError(
-        f"{path}: this is no sample of a known format (it holds: {keys}); expected token ids and hidden states as speculators, "
-        "vLLM, SpecForge, Model-Optimizer or EAGLE store them."
+        f"{path}: this is no sample of a known format (it holds: {keys}); expected token ids and hidden states as "
+        "speculators, vLLM, SpecForge, Model-Optimizer or EAGLE store them."
     )
 
 
@@ -164,7 +163,8 @@ class SampleStream(Iterator[Sample]):
         if self.skipped_count == 1:
             return InputError(self.skipped[0].reason)
         return InputError(
-            f"{where}: none of the first {self.skipped_count} files is a usable sample; the first: {self.skipped[0].reason}"
+            f"{where}: none of the first {self.skipped_count} files is a usable sample; the first: "
+            f"{self.skipped[0].reason}"
         )
 
 
@@ -178,12 +178,12 @@ def iter_samples(
 ) -> SampleStream:
     """Samples of files and directories, one at a time, in natural order, whatever the order of ``paths``.
 
-    A file that cannot be used is skipped, counted and named in the stream's ``skipped`` (``strict``: raised). Each sample has
-    a response and finite states; ``prompt_length`` replaces stored masks; ``check`` may refuse a sample (InputError, same
-    treatment) or return another, and runs before the states are read.
+    A file that cannot be used is skipped, counted and named in the stream's ``skipped`` (``strict``: raised). Each
+    sample has a response and finite states; ``prompt_length`` replaces stored masks; ``check`` may refuse a sample
+    (InputError, same treatment) or return another, and runs before the states are read.
 
-    Raises InputError at once for a path that does not exist, while iterating for a directory that cannot be listed, and at
-    the end when there was no sample at all.
+    Raises InputError at once for a path that does not exist, while iterating for a directory that cannot be listed, and
+    at the end when there was no sample at all.
     """
     return SampleStream(paths, max_samples=max_samples, strict=strict, prompt_length=prompt_length, check=check)
 

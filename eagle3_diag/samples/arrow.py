@@ -1,8 +1,9 @@
 """Integer lists out of a dataset saved by Hugging Face ``datasets`` (``save_to_disk``), without pyarrow.
 
-``state.json`` names the files; each is an Arrow IPC stream (or file) of record batches. Only the messages' small headers are
-read; a row's values come from a memory map. Sources: the Arrow columnar format, "Serialization and Interprocess Communication",
-its ``Message.fbs`` and ``Schema.fbs``, and the FlatBuffers binary layout that those are written in.
+``state.json`` names the files; each is an Arrow IPC stream (or file) of record batches. Only the messages' small
+headers are read; a row's values come from a memory map. Sources: the Arrow columnar format, "Serialization and
+Interprocess Communication", its ``Message.fbs`` and ``Schema.fbs``, and the FlatBuffers binary layout that those are
+written in.
 """
 
 from __future__ import annotations
@@ -148,7 +149,7 @@ class _ArrowFile:
 
     def _read_batch(self, batch: _Table, body: int, body_length: int) -> None:
         if batch.table(3) is not None:
-            raise _Malformed("record batches are compressed, which is not supported; save the dataset again uncompressed")
+            raise _Malformed("record batches are compressed, which is not supported")
         rows = batch.number(0, "q")
         if rows < 0:
             raise _Malformed("a record batch has a negative length")
@@ -157,9 +158,7 @@ class _ArrowFile:
         start, count = batch.vector(2, 16)
         buffers = tuple(struct.unpack_from("<qq", batch.data, start + 16 * i) for i in range(count))
         self._starts.append(self.rows)
-        self._batches.append(
-            _Batch(rows=rows, body=body, body_length=body_length, buffers=buffers, null_counts=nulls)
-        )
+        self._batches.append(_Batch(rows=rows, body=body, body_length=body_length, buffers=buffers, null_counts=nulls))
         self.rows += rows
 
     def row(self, index: int, name: str) -> list[int]:
@@ -168,7 +167,8 @@ class _ArrowFile:
             raise _Malformed(f"there is no column {name!r} of integer lists")
         which = bisect.bisect_right(self._starts, index) - 1
         batch, local = self._batches[which], index - self._starts[which]
-        if column.node + 1 >= len(batch.null_counts) or batch.null_counts[column.node] or batch.null_counts[column.node + 1]:
+        nulls = batch.null_counts[column.node : column.node + 2]
+        if len(nulls) < 2 or any(nulls):
             raise _Malformed(f"column {name!r} holds nulls")
         offsets = self._buffer(batch, column.buffer + 1)
         size = struct.calcsize(column.offset_code)
@@ -248,8 +248,8 @@ class ArrowDataset:
                     raise _unusable(self.directory, error) from None
             local -= file.rows
         raise InputError(
-            f"{self.directory}: the Arrow dataset has {self.rows} rows, but row {index} was asked for; hidden states and dataset "
-            "do not belong together."
+            f"{self.directory}: the Arrow dataset has {self.rows} rows, but row {index} was asked for; hidden states "
+            "and dataset do not belong together."
         )
 
 
@@ -270,9 +270,11 @@ def _open(directory: Path, changed: int) -> ArrowDataset:
             raise _Malformed("it was saved with an indices mapping; flatten_indices() and save it again")
         files = [directory / str(entry["filename"]) for entry in state["_data_files"]]
         return ArrowDataset(directory, files)
-    except (_Malformed, struct.error, OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (_Malformed, struct.error, OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise _unusable(directory, error) from None
 
 
 def _unusable(directory: Path, error: Exception) -> InputError:
-    return InputError(f"{directory}: the Arrow dataset beside the hidden states cannot be read ({error}); save it again.")
+    return InputError(
+        f"{directory}: the Arrow dataset beside the hidden states cannot be read ({error}); save it again."
+    )

@@ -26,8 +26,8 @@ def check_response(sample: Sample) -> Sample:
     """At least one response token that a row can predict: token 0 is no row's label."""
     if not bool(sample.mask_N[1:].any()):
         raise InputError(
-            f"{sample.name}: the response is empty (none of its {sample.length} tokens is marked by the loss mask); check how the "
-            "mask was made, or give --prompt-length."
+            f"{sample.name}: the response is empty (none of its {sample.length} tokens is marked by the loss mask); "
+            "check how the mask was made, or give --prompt-length."
         )
     return sample
 
@@ -37,8 +37,8 @@ def check_finite(sample: Sample) -> Sample:
     found = [f"{what}: {count}" for what, state in _named_states(sample) if (count := _non_finite(state))]
     if found:
         raise InputError(
-            f"{sample.name}: hidden states hold NaN or Inf ({', '.join(found)} of {sample.length} rows' values); make this sample "
-            "again, and look at the precision it was recorded in."
+            f"{sample.name}: hidden states hold NaN or Inf ({', '.join(found)} of {sample.length} rows' values); make "
+            "this sample again, and look at the precision it was recorded in."
         )
     return sample
 
@@ -49,21 +49,19 @@ def check_tokens(sample: Sample, vocab_size: int) -> Sample:
     if bool(outside_N.any()):
         position = int(outside_N.nonzero()[0])
         raise InputError(
-            f"{sample.name}: {int(outside_N.sum())} of {sample.length} token ids lie outside the target's vocabulary of "
-            f"{vocab_size} (first: {int(sample.tokens_N[position])} at position {position}); the sample was made with another "
-            "tokenizer or target."
+            f"{sample.name}: {int(outside_N.sum())} of {sample.length} token ids lie outside the target's vocabulary "
+            f"of {vocab_size} (first: {int(sample.tokens_N[position])} at position {position}); the sample was made "
+            "with another tokenizer or target."
         )
     return sample
 
 
-def fit_states(
-    sample: Sample, *, num_aux: int, hidden_size: int, layer_inputs: Sequence[int] | None = None
-) -> Sample:
+def fit_states(sample: Sample, *, num_aux: int, hidden_size: int, layer_inputs: Sequence[int] | None = None) -> Sample:
     """The sample with exactly the ``num_aux`` aux states of width ``hidden_size`` that the drafter takes.
 
-    A state stored as one wide block is cut to pieces of ``hidden_size`` (a view). Where the sample says which states it holds
-    (``layer_ids``) and the drafter which it takes (``layer_inputs``, in the order of fc's blocks), those are picked. Raises
-    InputError when the widths do not fit, saying which number of states would.
+    A state stored as one wide block is cut to pieces of ``hidden_size`` (a view). Where the sample says which states it
+    holds (``layer_ids``) and the drafter which it takes (``layer_inputs``, in the order of fc's blocks), those are
+    picked. Raises InputError when the widths do not fit, saying which number of states would.
     """
     aux = tuple(sample.aux_ANH)
     if len(aux) == 1 and aux[0].shape[1] != hidden_size:
@@ -73,8 +71,8 @@ def fit_states(
         missing = [i for i in layer_inputs if i not in layer_ids]
         if missing:
             raise InputError(
-                f"{sample.name}: holds the inputs of layers {list(layer_ids)}, the drafter takes {list(layer_inputs)}; record the "
-                f"samples again with layers {missing} among them."
+                f"{sample.name}: holds the inputs of layers {list(layer_ids)}, the drafter takes {list(layer_inputs)}; "
+                f"record the samples again with layers {missing} among them."
             )
         aux = tuple(aux[layer_ids.index(i)] for i in layer_inputs)
         layer_ids = tuple(layer_inputs)
@@ -88,8 +86,8 @@ def fit_states(
         )
     if sample.final_NH is not None and int(sample.final_NH.shape[1]) != hidden_size:
         raise InputError(
-            f"{sample.name}: its final hidden state is {int(sample.final_NH.shape[1])} wide, the target's width is {hidden_size}; "
-            "these samples belong to another target."
+            f"{sample.name}: its final hidden state is {int(sample.final_NH.shape[1])} wide, the target's width is "
+            f"{hidden_size}; these samples belong to another target."
         )
     return replace(sample, aux_ANH=aux, layer_ids=layer_ids)
 
@@ -104,7 +102,8 @@ def _named_states(sample: Sample) -> Iterator[tuple[str, torch.Tensor]]:
 def _non_finite(state_NH: torch.Tensor) -> int:
     rows = max(1, _CHUNK_ELEMENTS // max(1, int(state_NH.shape[1])))
     count = 0
-    for piece in state_NH.split(rows):
+    for start in range(0, int(state_NH.shape[0]), rows):
+        piece = state_NH[start : start + rows]
         if piece.element_size() == 1:  # eight-bit floats have no comparisons
             piece = piece.to(torch.float32)
         # The sum is one pass without a temporary; it can overflow, so only a suspicious piece is counted.

@@ -1,7 +1,7 @@
 """Open a sample's file as named tensors: ``torch.save`` archives (plain or gzipped) and safetensors.
 
-Nothing in a file is ever executed: ``torch.load`` runs with ``weights_only=True``. Uncompressed files are memory-mapped,
-so that only the pages a caller touches are read.
+Nothing in a file is ever executed: ``torch.load`` runs with ``weights_only=True``. Uncompressed files are
+memory-mapped, so that only the pages a caller touches are read.
 """
 
 from __future__ import annotations
@@ -62,7 +62,8 @@ def _read_safetensors(path: Path) -> dict[str, torch.Tensor]:
         raise
     except (SafetensorError, OSError, ValueError, RuntimeError, TypeError, KeyError, AttributeError) as error:
         raise InputError(
-            f"{path}: the safetensors file is truncated or corrupt ({_one_line(error)}); make or copy this sample again."
+            f"{path}: the safetensors file is truncated or corrupt ({_one_line(error)}); make or copy this sample "
+            "again."
         ) from None
 
 
@@ -113,8 +114,8 @@ def _gunzip(path: Path) -> IO[bytes]:
                 unpacked.write(block)
                 if unpacked.tell() > MAX_UNPACKED_BYTES:
                     raise InputError(
-                        f"{path}: unpacks to more than {MAX_UNPACKED_BYTES >> 30} GiB, which no sample does; the file is "
-                        "corrupt."
+                        f"{path}: unpacks to more than {MAX_UNPACKED_BYTES >> 30} GiB, which no sample does; the file "
+                        "is corrupt."
                     )
     except (OSError, EOFError, zlib.error) as error:
         raise _corrupt(path, error) from None

@@ -29,15 +29,17 @@ def natural_key(name: str) -> tuple[tuple[int, int, str], ...]:
 
 
 def printable(text: str) -> str:
-    """``text`` with everything escaped that a terminal, a log or a JSON file could choke on (names are bytes on Linux)."""
+    """``text`` with everything escaped that a terminal, a log or a JSON file could choke on (names are bytes on "
+    "Linux)."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode("ascii") for c in text)
 
 
 def find_files(paths: Sequence[Path]) -> Iterator[Path | Unlisted]:
     """Sample files below ``paths``, lazily, the same whatever the order of ``paths``, each file once.
 
-    In a directory come its own files in natural order, then its sub-directories. Hidden entries are passed over.
-    Raises InputError for a path that does not exist (at once) or a given directory that cannot be listed (when its turn comes).
+    In a directory come its own files in natural order, then its sub-directories. Hidden entries are passed over. Raises
+    InputError for a path that does not exist (at once) or a given directory that cannot be listed (when its turn
+    comes).
     """
     seen_directories: set[tuple[int, int]] = set()
     given_files: set[tuple[int, int]] = set()

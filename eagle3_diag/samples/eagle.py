@@ -1,8 +1,8 @@
 """``data_{i}.ckpt`` of EAGLE-1 and EAGLE-2 (``ge_data``): one feature per token, which is also the final state.
 
-``input_ids`` [N], ``hidden_state`` [N, H], ``loss_mask`` [N]. The feature is Transformers' last ``hidden_states`` entry, so it
-lies *after* the final norm. An EAGLE-3 drafter with more than one aux state cannot be run on it; the width check says so.
-Source: EAGLE ``eagle/ge_data/ge_data_all_*.py``.
+``input_ids`` [N], ``hidden_state`` [N, H], ``loss_mask`` [N]. The feature is Transformers' last ``hidden_states``
+entry, so it lies *after* the final norm. An EAGLE-3 drafter with more than one aux state cannot be run on it; the width
+check says so. Source: EAGLE ``eagle/ge_data/ge_data_all_*.py``.
 """
 
 from __future__ import annotations

@@ -10,7 +10,9 @@ from eagle3_diag.errors import InputError
 from eagle3_diag.samples.containers import Record
 
 #: The note of a sample without a loss mask.
-NO_MASK = "no loss mask is stored, so every token counts as response; give --prompt-length where all prompts have one length"
+NO_MASK = (
+    "no loss mask is stored, so every token counts as response; give --prompt-length where all prompts have one length"
+)
 
 _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.uint8, torch.int8)
 
@@ -64,16 +66,19 @@ def states_of(record: Record, what: str, value: Any, length: int) -> torch.Tenso
     if tensor.dim() == 3 and tensor.shape[0] == 1:
         tensor = tensor[0]
     if tensor.dim() != 2 or tensor.shape[0] != length or tensor.shape[1] == 0 or not tensor.is_floating_point():
-        raise _wrong(record, what, describe(tensor), f"floating-point hidden states [{length}, width], one row per token")
+        raise _wrong(
+            record, what, describe(tensor), f"floating-point hidden states [{length}, width], one row per token"
+        )
     return tensor
 
 
 def split(states_NW: torch.Tensor, hidden_size: int) -> torch.Tensor:
-    """View [N, A*H] as [A, N, H]. When the width is no multiple of H it stays one state, for the width check to name."""
+    """View [N, A*H] as [A, N, H]. When the width is no multiple of H it stays one state, for the width check to "
+    "name."""
     count, rest = divmod(int(states_NW.shape[1]), hidden_size)
     if rest or count == 0:
         return states_NW.unsqueeze(0)
-    return states_NW.unflatten(1, (count, hidden_size)).transpose(0, 1)
+    return states_NW.unfold(1, hidden_size, hidden_size).transpose(0, 1)
 
 
 def describe(value: object) -> str:

@@ -1,13 +1,13 @@
 """``*.safetensors`` with ``hidden_states`` [N, L, H] and ``token_ids`` [N]: vLLM's connector, and what is built on it.
 
 The first L-1 states are the aux states, the last is the last layer's output *before* the final norm. Written by vLLM's
-``extract_hidden_states`` method (``kv_connector/v1/example_hidden_states_connector.py``, any file name), kept by speculators
-0.5 and newer as ``hs_{i}.safetensors`` (``train/data.py``, ``ArrowDataset``; row i of the Arrow dataset beside it holds the
-loss mask), and by this project's recorder with two more entries: ``loss_mask`` [N] and ``layer_ids`` [L] (indices of layer
-inputs, the last one the number of layers).
+``extract_hidden_states`` method (``kv_connector/v1/example_hidden_states_connector.py``, any file name), kept by
+speculators 0.5 and newer as ``hs_{i}.safetensors`` (``train/data.py``, ``ArrowDataset``; row i of the Arrow dataset
+beside it holds the loss mask), and by this project's recorder with two more entries: ``loss_mask`` [N] and
+``layer_ids`` [L] (indices of layer inputs, the last one the number of layers).
 
-A ``.lock`` beside the file means that its writer has not finished (both vLLM and speculators hold a lock on it while they
-write); that check is for every format and sits in :func:`eagle3_diag.samples.read_sample`.
+A ``.lock`` beside the file means that its writer has not finished (both vLLM and speculators hold a lock on it while
+they write); that check is for every format and sits in :func:`eagle3_diag.samples.read_sample`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from eagle3_diag.samples.interface import Sample
 
 
 class HiddenStatesFormat:
-    """See the module's docstring. Samples read with a dataset's row are named ``speculators-arrow``, others ``vllm``."""
+    """See the module's docstring. Samples read with a dataset's row are named ``speculators-arrow``, others "
+    "``vllm``."""
 
     name = "vllm"
 
@@ -43,10 +44,11 @@ class HiddenStatesFormat:
             or not states_NLH.is_floating_point()
         ):
             raise InputError(
-                f"{record.path}: 'hidden_states' is {fields.describe(states_NLH)}, expected floating-point [{length}, states, "
-                "width] with at least two states, one row per token; make this sample again or leave it out."
+                f"{record.path}: 'hidden_states' is {fields.describe(states_NLH)}, expected floating-point [{length}, "
+                "states, width] with at least two states, one row per token; make this sample again or leave it out."
             )
-        format_name, notes = self.name, ()
+        format_name = self.name
+        notes: tuple[str, ...] = ()
         if fields.present(record, "loss_mask"):
             mask_N = fields.mask(record, "loss_mask", length)
         elif (found := _dataset_mask(record, tokens_N)) is not None:
@@ -73,8 +75,8 @@ def _layer_ids(record: Record, count: int) -> tuple[int, ...] | None:
     ids = record.data["layer_ids"]
     if not isinstance(ids, torch.Tensor) or ids.dim() != 1 or ids.shape[0] != count or ids.is_floating_point():
         raise InputError(
-            f"{record.path}: 'layer_ids' is {fields.describe(ids)}, expected {count} integers, one per state; make this sample "
-            "again or leave it out."
+            f"{record.path}: 'layer_ids' is {fields.describe(ids)}, expected {count} integers, one per state; make "
+            "this sample again or leave it out."
         )
     return tuple(int(i) for i in ids.tolist())[:-1]
 
@@ -91,13 +93,13 @@ def _dataset_mask(record: Record, tokens_N: torch.Tensor) -> torch.Tensor | None
         row = dataset.row(int(number[1]), ("input_ids", "loss_mask"))
         if row["input_ids"] != tokens_N.tolist():
             raise InputError(
-                f"{record.path}: its tokens are not those of row {number[1]} of the dataset in {directory}; the two were made "
-                "from different data, make the hidden states again."
+                f"{record.path}: its tokens are not those of row {number[1]} of the dataset in {directory}; the two "
+                "were made from different data, make the hidden states again."
             )
         if len(row["loss_mask"]) != tokens_N.shape[0]:
             raise InputError(
-                f"{record.path}: row {number[1]} of the dataset in {directory} has a loss mask of {len(row['loss_mask'])} entries "
-                f"for {tokens_N.shape[0]} tokens; prepare the dataset again."
+                f"{record.path}: row {number[1]} of the dataset in {directory} has a loss mask of "
+                f"{len(row['loss_mask'])} entries for {tokens_N.shape[0]} tokens; prepare the dataset again."
             )
         return torch.tensor([bool(value) for value in row["loss_mask"]])
     return None

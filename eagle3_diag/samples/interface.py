@@ -15,16 +15,14 @@ class Sample:
     """One stored sequence with the target's hidden states.
 
     Attributes:
-        name: the file's name (unique within a run; used as the sample's identity, never its path).
-        format: name of the format module that read it.
-        tokens_N: int64 token ids of the sequence.
-        mask_N: bool; True where a token belongs to a response (the trainers' loss mask).
-        aux_ANH: the aux hidden states in stored order, [A, N, H_target], in the stored dtype; may be a view of a memory map.
-        final_NH: the target's last hidden state, or None where the format stores none.
-        final_normed: whether ``final_NH`` is after the target's final norm (True), before it (False).
-        final_certain: False when the format does not say which of the two it is (older Model-Optimizer dumps).
-        layer_ids: ids written beside the states (indices of layer inputs), one per aux state, or None.
-        notes: sentences for the user about what was assumed while reading; the same sentence for the same assumption.
+        name: the file's name (unique within a run; used as the sample's identity, never its path). format: name of the
+        format module that read it. tokens_N: int64 token ids of the sequence. mask_N: bool; True where a token belongs
+        to a response (the trainers' loss mask). aux_ANH: the aux hidden states in stored order, [A, N, H_target], in
+        the stored dtype; may be a view of a memory map. final_NH: the target's last hidden state, or None where the
+        format stores none. final_normed: whether ``final_NH`` is after the target's final norm (True), before it
+        (False). final_certain: False when the format does not say which of the two it is (older Model-Optimizer dumps).
+        layer_ids: ids written beside the states (indices of layer inputs), one per aux state, or None. notes: sentences
+        for the user about what was assumed while reading; the same sentence for the same assumption.
     """
 
     name: str
@@ -52,4 +50,5 @@ class SampleFormat(Protocol):
         """Whether the record's entries are this format's; at most one format matches."""
 
     def parse(self, record: Record) -> Sample:
-        """Turn it into a sample named after its file. Raises InputError with one sentence when it is not a whole one."""
+        """Turn it into a sample named after its file. Raises InputError with one sentence when it is not a whole "
+        "one."""

@@ -2,9 +2,9 @@
 
 ``input_ids`` [N], ``aux_hidden_states`` [N, A*H], ``hidden_states`` [N, H], ``conversation_id``, and in newer dumps
 ``loss_mask`` [N] (absent: every token counts, as in the trainer) and ``hidden_states_prenorm``. Dumps made through
-Transformers or TensorRT-LLM hold the final state *after* the norm; the script that went through vLLM wrote it *before* the
-norm without saying so until the flag came. A file without the flag is therefore read as after the norm, as the trainer
-reads it, and marked uncertain for the check against the tokens to settle. Source: Model-Optimizer
+Transformers or TensorRT-LLM hold the final state *after* the norm; the script that went through vLLM wrote it *before*
+the norm without saying so until the flag came. A file without the flag is therefore read as after the norm, as the
+trainer reads it, and marked uncertain for the check against the tokens to settle. Source: Model-Optimizer
 ``examples/speculative_decoding/collect_hidden_states/`` and ``modelopt/torch/speculative/eagle/utils.py``.
 """
 
@@ -36,8 +36,8 @@ class ModelOptimizerFormat:
             flag = bool(flag)
         if flag is not None and not isinstance(flag, bool):
             raise InputError(
-                f"{record.path}: 'hidden_states_prenorm' is {fields.describe(flag)}, expected true or false; make this sample "
-                "again or leave it out."
+                f"{record.path}: 'hidden_states_prenorm' is {fields.describe(flag)}, expected true or false; make this "
+                "sample again or leave it out."
             )
         masked = fields.present(record, "loss_mask")
         return Sample(

@@ -1,8 +1,8 @@
 """``rows_{a}-{b}/data_{i}.ckpt`` (or ``.ckpt.gz``) of SpecForge's offline training: one dict per file.
 
-``input_ids`` [N], ``loss_mask`` [N], ``aux_hidden_state`` [1, N, A*H] in the order of fc's blocks, ``hidden_state`` [1, N, H]
-*after* the final norm: the trainer applies the head to it as it is. Source: SpecForge ``scripts/prepare_hidden_states.py``
-(``DataPoint``) and ``specforge/data/preprocessing.py`` (``OfflineEagle3Dataset``).
+``input_ids`` [N], ``loss_mask`` [N], ``aux_hidden_state`` [1, N, A*H] in the order of fc's blocks, ``hidden_state`` [1,
+N, H] *after* the final norm: the trainer applies the head to it as it is. Source: SpecForge
+``scripts/prepare_hidden_states.py`` (``DataPoint``) and ``specforge/data/preprocessing.py`` (``OfflineEagle3Dataset``).
 """
 
 from __future__ import annotations

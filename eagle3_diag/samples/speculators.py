@@ -1,8 +1,8 @@
 """``data_{i}.pt`` of speculators up to 0.6: one dict per file.
 
-``input_ids`` [N], ``loss_mask`` [N], ``hidden_states``: a list of [N, H]; all but the last are the aux states in the order of
-fc's blocks, the last is the last layer's output *before* the final norm. Source: speculators 0.6.0.2 ``train/data.py``
-(``standardize_data_v1``).
+``input_ids`` [N], ``loss_mask`` [N], ``hidden_states``: a list of [N, H]; all but the last are the aux states in the
+order of fc's blocks, the last is the last layer's output *before* the final norm. Source: speculators 0.6.0.2
+``train/data.py`` (``standardize_data_v1``).
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class SpeculatorsFormat:
         stored = record.data["hidden_states"]
         if len(stored) < 2:
             raise InputError(
-                f"{record.path}: 'hidden_states' holds {len(stored)} states, expected the aux states and the final one; "
-                "make this sample again or leave it out."
+                f"{record.path}: 'hidden_states' holds {len(stored)} states, expected the aux states and the final "
+                "one; make this sample again or leave it out."
             )
         states = tuple(fields.states_of(record, f"hidden_states[{i}]", state, length) for i, state in enumerate(stored))
         masked = fields.present(record, "loss_mask")
