@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 
+from eagle3_diag.checkpoint.tensors import tensors_sha256
 from eagle3_diag.config import DrafterConfig
 from eagle3_diag.wiring import Wiring
+
+if TYPE_CHECKING:
+    from eagle3_diag.checkpoint.fields import Fields
 
 
 class TensorSource(Protocol):
@@ -39,10 +44,12 @@ class DrafterCheckpoint:
     ``fc.weight`` [H, n_aux*H_target], ``input_norm.weight`` [n_aux*H_target], ``fc_norm.{a}.weight`` [H_target],
     ``layers.{i}.input_layernorm.weight`` [H] (of the embedding in layer 0), ``layers.0.hidden_norm.weight`` [H],
     ``layers.{i}.self_attn.{q,k,v,o}_proj.{weight,bias}``, ``layers.{i}.self_attn.{q,k}_norm.weight`` [head_dim],
-    MLA: ``layers.{i}.self_attn.{q_proj,q_a_proj,q_a_layernorm,q_b_proj,kv_a_proj_with_mqa,kv_a_layernorm,kv_b_proj}.weight``,
-    ``layers.{i}.post_attention_layernorm.weight``, ``layers.{i}.mlp.{gate,up,down}_proj.{weight,bias}``, ``norm.weight`` [H],
-    ``lm_head.weight`` [D, H] (absent when tied or when the target's head serves), ``embed_tokens.weight`` [V, H] (absent when
-    the target's serves), ``d2t`` int64 [D] offsets (absent when draft vocabulary = target vocabulary).
+    MLA:
+    ``layers.{i}.self_attn.{q_proj,q_a_proj,q_a_layernorm,q_b_proj,kv_a_proj_with_mqa,kv_a_layernorm,kv_b_proj}.weight``,
+    ``layers.{i}.post_attention_layernorm.weight``, ``layers.{i}.mlp.{gate,up,down}_proj.{weight,bias}``,
+    ``norm.weight`` [H], ``lm_head.weight`` [D, H] (absent when the target's head serves; the embedding when tied to
+    it), ``embed_tokens.weight`` [V, H] (absent when the target's serves), ``d2t`` int [D] offsets (absent when draft
+    vocabulary = target vocabulary).
 
     ``notes`` are sentences for the user: what the file overrides, what was assumed.
     """
@@ -63,17 +70,22 @@ class DrafterCheckpoint:
         return self.source.get(self.tensors[name])
 
     def d2t_offsets(self) -> torch.Tensor | None:
-        """int64 [D] offsets, validated; None when the vocabularies are the same."""
-        return self.get("d2t") if self.has("d2t") else None
+        """int64 [D] offsets, validated when the checkpoint was read; None when the vocabularies are the same."""
+        return self.get("d2t").long() if self.has("d2t") else None
+
+    def weights_sha256(self) -> str:
+        """SHA-256 over name, dtype, shape and bytes of every tensor, sorted by internal name; reads all weights."""
+        return tensors_sha256((name, partial(self.get, name)) for name in self.tensors)
 
 
 class DrafterFormat(Protocol):
     """One checkpoint format. Modules of :mod:`eagle3_diag.checkpoint` each provide one."""
 
-    name: str
+    @property
+    def name(self) -> str: ...
 
-    def matches(self, config: Mapping[str, Any], names: tuple[str, ...]) -> bool:
+    def matches(self, config: Fields, names: tuple[str, ...]) -> bool:
         """Whether this directory's ``config.json`` and tensor names are of this format."""
 
-    def read(self, path: Path, config: Mapping[str, Any], source: TensorSource) -> DrafterCheckpoint:
+    def read(self, path: Path, config: Fields, config_bytes: bytes, source: TensorSource) -> DrafterCheckpoint:
         """Turn it into the internal form. Raises InputError with one sentence."""

@@ -1,0 +1,576 @@
+"""What all formats share: which tensors an EAGLE-3 drafter has, their names and shapes, and its vocabulary map.
+
+An adapter says how its format writes a choice (:class:`Reading`); :func:`build` then finds the dimensions, checks every
+tensor's name and shape against them and gives the checkpoint. Nothing but ``d2t`` and ``t2d`` is read.
+
+Sources of names and shapes: speculators ``models/eagle3/{core,model_definitions}.py``, SpecForge
+``modeling/draft/llama3_eagle.py``, Model-Optimizer ``export/plugins/hf_spec_export.py``, vllm
+``model_executor/models/{llama_eagle3,qwen3_eagle3,deepseek_eagle3}.py``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+
+from eagle3_diag.checkpoint.fields import Fields
+from eagle3_diag.checkpoint.interface import DrafterCheckpoint, TensorSource
+from eagle3_diag.checkpoint.rotary import read_rope
+from eagle3_diag.checkpoint.tensors import missing_tensor
+from eagle3_diag.config import DrafterConfig, MlaConfig, RopeConfig
+from eagle3_diag.errors import InputError
+from eagle3_diag.wiring import Wiring
+
+MLA_ARCHITECTURES = ("Eagle3DeepseekV2ForCausalLM", "Eagle3DeepseekV3ForCausalLM")
+QWEN3_ARCHITECTURES = ("Eagle3Qwen3ForCausalLM", "Qwen3ForCausalLMEagle3")
+LLAMA_ARCHITECTURES = ("LlamaForCausalLMEagle3", "Eagle3LlamaForCausalLM", "LlamaForCausalLM")
+SPECULATORS_ARCHITECTURES = ("Eagle3DraftModel", "Eagle3Speculator", "Eagle3SpeculatorModel")
+ARCHITECTURES = LLAMA_ARCHITECTURES + QWEN3_ARCHITECTURES + MLA_ARCHITECTURES + SPECULATORS_ARCHITECTURES
+
+_RENAMES = (
+    (re.compile(r"^(draft_model|eagle_module)\."), ""),
+    (re.compile(r"^model\."), ""),
+    (re.compile(r"^midlayer\."), "layers.0."),
+    (re.compile(r"^aux_norm_low\."), "fc_norm.0."),
+    (re.compile(r"^aux_norm_mid\."), "fc_norm.1."),
+    (re.compile(r"^aux_norm_high\."), "fc_norm.2."),
+    (re.compile(r"^draft_id_to_target_id$"), "d2t"),
+)
+# Copies of the target's weights, buffers that follow from the configuration, parts of other methods kept in one file,
+# and the hidden_norm that vLLM gives every layer and uses in the first alone.
+_IGNORED = re.compile(
+    r"(verifier_(lm_head|norm)\.weight|.*rotary_emb\..*|mask_hidden|parallel_draft_heads\..*|layers\.[1-9]\d*\.hidden_norm\.weight)"
+)
+_QUANTISED = re.compile(
+    r".*\.(weight_scale(_inv|_2)?|input_scale|weight_packed|weight_shape|weight_zero_point|qweight|qzeros|scales|g_idx|"
+    r"[kv]_scale|weight\.absmax|weight\.quant_map)"
+)
+
+
+def canonical(name: str) -> str:
+    """A stored tensor name under this project's names (see :class:`DrafterCheckpoint`)."""
+    for pattern, replacement in _RENAMES:
+        name = pattern.sub(replacement, name)
+    return name
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """What an adapter read in its format's own way.
+
+    ``config`` is the flat Llama-like table that holds the layer's numbers. ``outer`` holds ``draft_vocab_size`` and
+    ``target_hidden_size``. ``layer_ids`` are as written; ``id_offset`` is added to make them layer-input indices.
+    ``rope`` None = what ``config`` says; ``trained_rope`` None = the same was used in training.
+    """
+
+    format: str
+    config: Fields
+    outer: Fields
+    architecture: str
+    layer_ids: tuple[int, ...] | None
+    id_offset: int = 0
+    num_aux: int | None = None
+    norm_before_residual: bool = False
+    norm_before_fc: bool = False
+    fc_norm: bool = False
+    output_norm: bool = True
+    post_norm_feedback: bool = False
+    position_offset: int = 0
+    trained_rope: RopeConfig | None = None
+    family: str | None = None
+    notes: tuple[str, ...] = field(default=())
+
+
+def family_of(architecture: str) -> str | None:
+    """``llama``, ``qwen3`` or ``mla``; None when the architecture does not say."""
+    if architecture in MLA_ARCHITECTURES:
+        return "mla"
+    return "qwen3" if architecture in QWEN3_ARCHITECTURES else None
+
+
+class _Tensors:
+    """Stored names under canonical ones, taken one by one; what is left in the end is unexpected."""
+
+    def __init__(self, path: Path, source: TensorSource) -> None:
+        self.path = path
+        self.source = source
+        self.stored: dict[str, str] = {}
+        for name in source.names():
+            key = canonical(name)
+            if key in self.stored:
+                raise InputError(
+                    f"{path} holds both {self.stored[key]} and {name}, which are one and the same tensor; remove one "
+                    "of them."
+                )
+            self.stored[key] = name
+        self.taken: dict[str, str] = {}
+        quantised = next((n for n in self.stored.values() if _QUANTISED.fullmatch(n)), None)
+        if quantised is not None:
+            raise InputError(
+                f"{path} is quantised (it holds {quantised}), expected plain weights; give the checkpoint before "
+                "quantisation."
+            )
+
+    def has(self, name: str) -> bool:
+        return name in self.stored
+
+    def shape(self, name: str) -> tuple[int, ...] | None:
+        return self.source.shape(self.stored[name]) if name in self.stored else None
+
+    def matrix(self, name: str) -> tuple[int, int]:
+        """Shape of a matrix that must be there."""
+        shape = self.shape(name)
+        if shape is None:
+            raise missing_tensor(self.path, (name,), self.stored.values())
+        if len(shape) != 2:
+            raise InputError(
+                f"{self.path}: {self.stored[name]} has shape {list(shape)}, expected a matrix; the file is not this "
+                "drafter's."
+            )
+        return shape[0], shape[1]
+
+    def take(self, name: str, shape: tuple[int, ...], meaning: str) -> None:
+        """Note a tensor that must be there with exactly this shape."""
+        found = self.shape(name)
+        if found is None:
+            raise missing_tensor(self.path, (name,), self.stored.values())
+        if found != shape:
+            raise InputError(
+                f"{self.path}: {self.stored[name]} has shape {list(found)}, expected {list(shape)} ({meaning}); "
+                "config.json and weights do not belong together, or config.json is wrong."
+            )
+        if self.source.dtype(self.stored[name]) not in (torch.float32, torch.bfloat16, torch.float16, torch.float64):
+            raise InputError(
+                f"{self.path}: {self.stored[name]} is stored as {_short(self.source.dtype(self.stored[name]))}, "
+                "expected "
+                "float32, bfloat16 or float16; give the checkpoint before quantisation."
+            )
+        self.taken[name] = self.stored[name]
+
+    def unexpected(self) -> list[str]:
+        return sorted(
+            n
+            for k, n in self.stored.items()
+            if k not in self.taken and k not in ("d2t", "t2d") and not _IGNORED.fullmatch(k)
+        )
+
+
+def _short(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def build(path: Path, reading: Reading, source: TensorSource, config_bytes: bytes) -> DrafterCheckpoint:
+    """The checkpoint in the project's own terms, every tensor's presence and shape checked.
+
+    Raises:
+        InputError: a number of config.json is absent or contradicts the tensors, a tensor is missing, unexpected or of
+        the
+            wrong shape, or the vocabulary map is wrong.
+    """
+    config, outer = reading.config, reading.outer
+    notes = list(reading.notes)
+    tensors = _Tensors(path, source)
+    _require_eagle3(path, reading, tensors)
+
+    hidden = config.integer("hidden_size")
+    heads = config.integer("num_attention_heads")
+    layers = config.integer("num_hidden_layers", 1)
+    attention_bias = config.boolean("attention_bias", False)
+    family = reading.family or family_of(reading.architecture)
+    if tensors.has("layers.0.self_attn.kv_a_proj_with_mqa.weight"):
+        family = "mla"
+    elif family is None:
+        family = "qwen3" if tensors.has("layers.0.self_attn.q_norm.weight") else "llama"
+    qk_norm = family == "qwen3"
+    num_aux, target_hidden = _aux(path, reading, tensors, hidden, notes)
+    eps = config.number("rms_norm_eps", None, positive=True)
+    if eps is None:
+        eps = 1e-6
+        notes.append("config.json has no rms_norm_eps; 1e-6 (the default of Transformers' Llama and Qwen3) is taken.")
+
+    tensors.take(
+        "fc.weight", (hidden, num_aux * target_hidden), f"[hidden_size, {num_aux} aux states * {target_hidden}]"
+    )
+    if reading.norm_before_fc:
+        tensors.take("input_norm.weight", (num_aux * target_hidden,), "norm_before_fc, over all aux states")
+    if reading.fc_norm:
+        for a in range(num_aux):
+            tensors.take(f"fc_norm.{a}.weight", (target_hidden,), "fc_norm, one per aux state")
+    if reading.output_norm or tensors.has("norm.weight"):
+        tensors.take("norm.weight", (hidden,), "[hidden_size]")
+    mlp_bias = config.boolean("mlp_bias", False)
+    intermediate = config.integer("intermediate_size")
+    mla: MlaConfig | None = None
+    kv_heads = heads
+    if family == "mla":
+        mla = _read_mla(config)
+        head_dim = mla.qk_nope_head_dim + mla.qk_rope_head_dim
+        rope = read_rope(config, mla.qk_rope_head_dim)
+    else:
+        kv_heads = config.integer("num_key_value_heads", heads)
+        if heads % kv_heads:
+            raise config.error("num_key_value_heads", f"a divisor of num_attention_heads ({heads})")
+        head_dim = _head_dim(tensors, config, hidden, heads)
+        rope = read_rope(config, head_dim)
+    for i in range(layers):
+        width = 2 * hidden if i == 0 else hidden
+        layer = f"layers.{i}."
+        if mla is not None:
+            _take_mla(tensors, layer, mla, heads, width, hidden)
+        else:
+            _take_attention(
+                tensors, layer, heads, kv_heads, head_dim, width, hidden, bias=attention_bias, qk_norm=qk_norm
+            )
+        for name in ("gate", "up"):
+            tensors.take(f"{layer}mlp.{name}_proj.weight", (intermediate, hidden), "[intermediate_size, hidden_size]")
+        tensors.take(f"{layer}mlp.down_proj.weight", (hidden, intermediate), "[hidden_size, intermediate_size]")
+        if mlp_bias:
+            for name, rows in (("gate", intermediate), ("up", intermediate), ("down", hidden)):
+                tensors.take(f"{layer}mlp.{name}_proj.bias", (rows,), "mlp_bias")
+        for name in ("input_layernorm", "post_attention_layernorm", *(("hidden_norm",) if i == 0 else ())):
+            tensors.take(f"{layer}{name}.weight", (hidden,), "[hidden_size]")
+
+    vocab, draft_vocab, head = _vocabulary(path, config, outer, tensors, hidden, notes)
+    unexpected = tensors.unexpected()
+    if unexpected:
+        shown = ", ".join(unexpected[:4]) + (f" and {len(unexpected) - 4} more" if len(unexpected) > 4 else "")
+        raise InputError(
+            f"{path} holds {shown}, expected no such tensor in a drafter of {layers} {family} "
+            f"layer{'s' * (layers > 1)} by its "
+            f"config.json ({reading.format} format); correct config.json ({_hint(unexpected[0])}) or remove the tensor."
+        )
+    _note_the_rest(config, tensors, notes)
+    _check_vocabulary_map(path, tensors, vocab, draft_vocab, notes)
+    if reading.layer_ids is None:
+        notes.append(
+            "config.json does not say which target layers the aux states come from; engines then take their own "
+            "defaults, "
+            "usually the inputs of layers 2, n//2 and n-3."
+        )
+
+    drafter = DrafterConfig(
+        format=reading.format,
+        architecture=reading.architecture,
+        hidden_size=hidden,
+        target_hidden_size=target_hidden,
+        num_aux=num_aux,
+        num_layers=layers,
+        num_heads=heads,
+        num_kv_heads=kv_heads,
+        head_dim=head_dim,
+        intermediate_size=intermediate,
+        vocab_size=vocab,
+        draft_vocab_size=draft_vocab,
+        rms_norm_eps=eps,
+        rope=rope,
+        attention_bias=attention_bias,
+        mlp_bias=mlp_bias,
+        qk_norm=qk_norm,
+        hidden_act=config.text("hidden_act", "silu"),
+        logit_scale=config.number("logit_scale", 1.0),
+        mla=mla,
+        aux_layer_ids=reading.layer_ids,
+    )
+    ids = reading.layer_ids[:num_aux] if reading.layer_ids else None
+    wiring = Wiring(
+        aux_layer_inputs=tuple(i + reading.id_offset for i in ids) if ids else None,
+        norm_before_fc=reading.norm_before_fc,
+        fc_norm=reading.fc_norm,
+        output_norm="own" if reading.output_norm else "none",
+        residual="after-norm" if reading.norm_before_residual else "before-norm",
+        feedback="post-norm" if reading.post_norm_feedback else "pre-norm",
+        rope=reading.trained_rope,
+        position_offset=reading.position_offset,
+        embedding="drafter" if "embed_tokens.weight" in tensors.taken else "target",
+        head="drafter" if head else "target",
+    )
+    return DrafterCheckpoint(
+        path=path,
+        config=drafter,
+        wiring=wiring,
+        source=source,
+        tensors=dict(tensors.taken),
+        config_sha256=hashlib.sha256(config_bytes).hexdigest(),
+        notes=tuple(notes),
+    )
+
+
+def _require_eagle3(path: Path, reading: Reading, tensors: _Tensors) -> None:
+    if tensors.has("fc.weight") and tensors.has("layers.0.hidden_norm.weight"):
+        return
+    deepest = max((int(m[1]) for m in (re.match(r"layers\.(\d+)\.", k) for k in tensors.stored) if m), default=0)
+    if deepest >= 8 and not tensors.has("fc.weight"):
+        raise InputError(
+            f"{path} holds a whole model of {deepest + 1} layers without fc.weight, expected an EAGLE-3 drafter; "
+            "give the drafter's directory (is this the target's?)."
+        )
+    absent = [n for n in ("fc.weight", "layers.0.hidden_norm.weight") if not tensors.has(n)]
+    query = tensors.shape("layers.0.self_attn.q_proj.weight")
+    if tensors.has("fc.weight") and query is not None and query[-1:] == (reading.config.integer("hidden_size"),):
+        raise InputError(
+            f"{path} has no {absent[0]} and its attention takes one hidden_size, as EAGLE-1 and EAGLE-2 drafters do, "
+            "expected EAGLE-3; give an EAGLE-3 drafter."
+        )
+    raise missing_tensor(path, (absent[0],), tensors.stored.values())
+
+
+def _aux(path: Path, reading: Reading, tensors: _Tensors, hidden: int, notes: list[str]) -> tuple[int, int]:
+    """Number of aux states and their width, from fc's width and what the configuration says."""
+    columns = tensors.matrix("fc.weight")[1]
+    ids = reading.layer_ids
+    count = reading.num_aux or (len(ids) if ids else None)
+    width = reading.outer.integer("target_hidden_size", None) or reading.config.integer("target_hidden_size", None)
+    if width is None:
+        width = hidden
+        if columns % hidden or (count and columns // hidden not in (count, count - 1)):
+            if count is None or columns % count:
+                raise InputError(
+                    f"{path}: {tensors.stored['fc.weight']} takes {columns} numbers, expected a multiple of "
+                    "hidden_size "
+                    f"({hidden}); add target_hidden_size to config.json if the target is of another width."
+                )
+            width = columns // count
+            notes.append(
+                f"config.json has no target_hidden_size; {width} follows from fc's width and {count} aux states."
+            )
+    if columns % width:
+        raise InputError(
+            f"{path}: {tensors.stored['fc.weight']} takes {columns} numbers, expected a multiple of target_hidden_size "
+            f"({width}); correct config.json."
+        )
+    num_aux = columns // width
+    if count is not None and count != num_aux:
+        if reading.num_aux is None and ids is not None and len(ids) == num_aux + 1:
+            notes.append(
+                f"config.json lists {len(ids)} layer ids for the {num_aux} aux states that fc takes; the last "
+                f"({ids[-1]}) is "
+                "taken as the final state's, which data generation writes beside them."
+            )
+        else:
+            said = "num_aux_hidden_states" if reading.num_aux else "list of layer ids"
+            raise InputError(
+                f"{path}: {tensors.stored['fc.weight']} takes {columns} numbers = {num_aux} aux states of {width}, "
+                "expected "
+                f"{count} by config.json's {said}; correct config.json."
+            )
+    return num_aux, width
+
+
+def _head_dim(tensors: _Tensors, config: Fields, hidden: int, heads: int) -> int:
+    rows = tensors.matrix("layers.0.self_attn.q_proj.weight")[0]
+    head_dim = config.integer("head_dim", None)
+    if head_dim is None:
+        head_dim = rows // heads if rows % heads == 0 else hidden // heads
+    if head_dim % 2 or head_dim == 0:
+        raise InputError(
+            f"{config.path}: the head dimension is {head_dim}, expected an even number for RoPE; correct head_dim."
+        )
+    return head_dim
+
+
+def _take_attention(
+    tensors: _Tensors,
+    layer: str,
+    heads: int,
+    kv_heads: int,
+    head_dim: int,
+    width: int,
+    hidden: int,
+    *,
+    bias: bool,
+    qk_norm: bool,
+) -> None:
+    what = "2*hidden_size" if width != hidden else "hidden_size"
+    for name, count in (("q", heads), ("k", kv_heads), ("v", kv_heads)):
+        proj = f"{layer}self_attn.{name}_proj"
+        tensors.take(f"{proj}.weight", (count * head_dim, width), f"[{count} heads * head_dim {head_dim}, {what}]")
+        if bias:
+            tensors.take(f"{proj}.bias", (count * head_dim,), "attention_bias")
+    tensors.take(f"{layer}self_attn.o_proj.weight", (hidden, heads * head_dim), "[hidden_size, heads * head_dim]")
+    # Llama has a bias on o_proj under attention_bias, Qwen2-like configurations and vLLM's drafters do not.
+    if bias and tensors.has(f"{layer}self_attn.o_proj.bias"):
+        tensors.take(f"{layer}self_attn.o_proj.bias", (hidden,), "attention_bias")
+    if qk_norm:
+        for name in ("q_norm", "k_norm"):
+            tensors.take(f"{layer}self_attn.{name}.weight", (head_dim,), "[head_dim]")
+
+
+def _read_mla(config: Fields) -> MlaConfig:
+    return MlaConfig(
+        q_lora_rank=config.integer("q_lora_rank", None),
+        kv_lora_rank=config.integer("kv_lora_rank"),
+        qk_nope_head_dim=config.integer("qk_nope_head_dim"),
+        qk_rope_head_dim=config.integer("qk_rope_head_dim"),
+        v_head_dim=config.integer("v_head_dim"),
+        rope_interleave=config.boolean("rope_interleave", True),
+    )
+
+
+def _take_mla(tensors: _Tensors, layer: str, mla: MlaConfig, heads: int, width: int, hidden: int) -> None:
+    query = heads * (mla.qk_nope_head_dim + mla.qk_rope_head_dim)
+    attention = f"{layer}self_attn."
+    if mla.q_lora_rank is None:
+        tensors.take(f"{attention}q_proj.weight", (query, width), "[heads * (nope + rope), width]")
+    else:
+        rank = mla.q_lora_rank
+        tensors.take(f"{attention}q_a_proj.weight", (rank, width), "[q_lora_rank, width]")
+        tensors.take(f"{attention}q_a_layernorm.weight", (rank,), "[q_lora_rank]")
+        tensors.take(f"{attention}q_b_proj.weight", (query, rank), "[heads * (nope + rope), q_lora_rank]")
+    rank = mla.kv_lora_rank
+    tensors.take(
+        f"{attention}kv_a_proj_with_mqa.weight", (rank + mla.qk_rope_head_dim, width), "[kv_lora_rank + rope, width]"
+    )
+    tensors.take(f"{attention}kv_a_layernorm.weight", (rank,), "[kv_lora_rank]")
+    rows = heads * (mla.qk_nope_head_dim + mla.v_head_dim)
+    tensors.take(f"{attention}kv_b_proj.weight", (rows, rank), "[heads * (nope + v), kv_lora_rank]")
+    tensors.take(f"{attention}o_proj.weight", (hidden, heads * mla.v_head_dim), "[hidden_size, heads * v_head_dim]")
+
+
+def _vocabulary(
+    path: Path, config: Fields, outer: Fields, tensors: _Tensors, hidden: int, notes: list[str]
+) -> tuple[int, int, bool]:
+    """V, D and whether the drafter has its own LM head; takes embedding and head."""
+    sizes = [tensors.shape(name) for name in ("t2d", "embed_tokens.weight")]
+    vocab = config.integer("vocab_size", None) or next((s[0] for s in sizes if s), None)
+    head_shape = tensors.shape("lm_head.weight")
+    d2t_shape = tensors.shape("d2t")
+    draft_vocab = outer.integer("draft_vocab_size", None) or config.integer("draft_vocab_size", None)
+    if draft_vocab is None:
+        # Every engine takes the whole vocabulary then, unless the tensors say otherwise.
+        draft_vocab = next((s[0] for s in (d2t_shape, head_shape) if s), vocab)
+    if vocab is None or draft_vocab is None:
+        raise config.error("vocab_size", "the target's vocabulary size")
+    if draft_vocab > vocab:
+        raise InputError(
+            f"{path}: the draft vocabulary has {draft_vocab} tokens, expected at most the target's {vocab}; correct "
+            "draft_vocab_size or vocab_size in config.json."
+        )
+    if tensors.has("embed_tokens.weight"):
+        tensors.take("embed_tokens.weight", (vocab, hidden), "[vocab_size, hidden_size]")
+    tied = config.boolean("tie_word_embeddings", None)
+    if tied is None:
+        tied = outer.boolean("tie_word_embeddings", False)
+    if head_shape is not None:
+        tensors.take("lm_head.weight", (draft_vocab, hidden), "[draft_vocab_size, hidden_size]")
+        return vocab, draft_vocab, True
+    if draft_vocab != vocab:
+        raise missing_tensor(path, ("lm_head.weight",), tensors.stored.values())
+    if tied and "embed_tokens.weight" in tensors.taken:
+        tensors.taken["lm_head.weight"] = tensors.taken["embed_tokens.weight"]
+        notes.append("the LM head is tied to the drafter's own embedding.")
+        return vocab, draft_vocab, True
+    notes.append(
+        "the checkpoint has no LM head; the target's serves"
+        + (
+            " (config.json ties it to the embedding, which is the target's too: the same if the target's head is tied)."
+            if tied
+            else "."
+        )
+    )
+    return vocab, draft_vocab, False
+
+
+def _check_vocabulary_map(path: Path, tensors: _Tensors, vocab: int, draft_vocab: int, notes: list[str]) -> None:
+    """``d2t`` and ``t2d`` against each other and the vocabulary sizes; takes ``d2t`` where it is needed.
+
+    ``d2t`` int [D]: target id = i + d2t[i]. ``t2d`` bool [V]: which target ids the drafter can express.
+    """
+    if not tensors.has("d2t"):
+        if draft_vocab != vocab:
+            raise missing_tensor(path, ("d2t",), tensors.stored.values())
+        return
+    d2t_name = tensors.stored["d2t"]
+    for name, shape in (("d2t", (draft_vocab,)), ("t2d", (vocab,))):
+        found = tensors.shape(name)
+        if found is not None and found != shape:
+            size = "draft_vocab_size" if name == "d2t" else "vocab_size"
+            raise InputError(
+                f"{path}: {tensors.stored[name]} has shape {list(found)}, expected {list(shape)} ({size}); "
+                "config.json and weights do not belong together."
+            )
+    d2t_D = tensors.source.get(d2t_name)
+    if d2t_D.is_floating_point() or d2t_D.dtype is torch.bool or d2t_D.is_complex():
+        raise InputError(
+            f"{path}: {d2t_name} is stored as {_short(d2t_D.dtype)}, expected int64 offsets; write it again."
+        )
+    d2t_D = d2t_D.long()
+    t2d_V: torch.Tensor | None = None
+    if tensors.has("t2d"):
+        t2d_V = tensors.source.get(tensors.stored["t2d"])
+        if t2d_V.is_floating_point() or t2d_V.is_complex():
+            raise InputError(
+                f"{path}: {tensors.stored['t2d']} is stored as {_short(t2d_V.dtype)}, expected bool; write it again."
+            )
+        t2d_V = t2d_V.bool()
+        count = int(t2d_V.sum())
+        if count != draft_vocab:
+            raise InputError(
+                f"{path}: t2d marks {count} target tokens, expected draft_vocab_size = {draft_vocab}; d2t and t2d "
+                "were not made "
+                "together: take both from the training run."
+            )
+    ids_D = d2t_D + torch.arange(draft_vocab)
+    wrong = _wrong_ids(ids_D, vocab, t2d_V)
+    if wrong:
+        if not _wrong_ids(d2t_D, vocab, t2d_V):
+            raise InputError(
+                f"{path}: {d2t_name} holds target ids, expected offsets (target id = i + d2t[i]; {wrong}); "
+                "store d2t - arange(len(d2t)) instead."
+            )
+        raise InputError(f"{path}: {d2t_name} is wrong: {wrong}; take d2t and t2d from the training run.")
+    increasing = draft_vocab >= 64 and bool((d2t_D[1:] > d2t_D[:-1]).all())
+    if increasing and t2d_V is None:
+        notes.append("d2t rises at every entry, as target ids do and offsets seldom: it may have been stored absolute.")
+    if draft_vocab != vocab or bool(d2t_D.any()):
+        tensors.taken["d2t"] = d2t_name
+
+
+def _wrong_ids(ids_D: torch.Tensor, vocab: int, t2d_V: torch.Tensor | None) -> str:
+    """What is wrong with the target ids of the draft vocabulary; empty when nothing is."""
+    outside = (ids_D < 0) | (ids_D >= vocab)
+    if bool(outside.any()):
+        i = int(outside.nonzero()[0])
+        return f"{int(outside.sum())} of {ids_D.numel()} ids lie outside the vocabulary of {vocab}, the first is {int(ids_D[i])} at {i}"
+    repeated = ids_D.numel() - int(torch.unique(ids_D).numel())
+    if repeated:
+        return f"{repeated} of {ids_D.numel()} ids occur twice"
+    if t2d_V is not None:
+        unmarked = ~t2d_V[ids_D]
+        if bool(unmarked.any()):
+            i = int(unmarked.nonzero()[0])
+            return f"{int(unmarked.sum())} of {ids_D.numel()} ids are not marked in t2d, the first is {int(ids_D[i])} at {i}"
+    return ""
+
+
+def _note_the_rest(config: Fields, tensors: _Tensors, notes: list[str]) -> None:
+    if any(k.startswith("parallel_draft_heads.") for k in tensors.stored):
+        notes.append("parallel_draft_heads are left out; the chain drafts of the EAGLE-3 layer are evaluated.")
+    if tensors.has("mask_hidden"):
+        notes.append("mask_hidden (parallel drafting) is left out; the drafter is evaluated step by step.")
+    if (tensors.path / "adapter_model.safetensors").exists():
+        notes.append(
+            "adapter_model.safetensors: the target was trained along (LoRA); its states must come from the adapted "
+            "target."
+        )
+    window = config.integer("sliding_window", None, minimum=1)
+    layer_types = config.texts("layer_types")[: config.integer("num_hidden_layers", 1)]
+    if window is not None and "sliding_attention" in layer_types:
+        notes.append(f"the drafter attends within a sliding window of {window} tokens; longer samples see more here.")
+
+
+def _hint(name: str) -> str:
+    hints: Mapping[str, str] = {
+        "input_norm": "norm_before_fc",
+        "fc_norm": "fc_norm",
+        "aux_norm": "use_aux_norm",
+        "q_norm": "model_type qwen3",
+        "k_norm": "model_type qwen3",
+        "_proj.bias": "attention_bias or mlp_bias",
+        "layers.": "num_hidden_layers",
+    }
+    return next((key for part, key in hints.items() if part in name), "num_hidden_layers, norms, biases")

@@ -1,0 +1,82 @@
+"""NVIDIA Model-Optimizer's exports: flat keys with many nulls, ``eagle_config`` with the trainer's own switches.
+
+Model-Optimizer 0.47 ``export/plugins/hf_spec_export.py`` and ``speculative/plugins/{hf_eagle,modeling_eagle}.py``:
+layer ids are *outputs* (hooks on the layers), positions count from 0, the state before the final norm is fed back,
+``use_last_layernorm`` false means no final norm, ``t2d`` is not exported, and ``rope_scaling`` is replaced at export
+when training used plain RoPE.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from eagle3_diag.checkpoint.fields import Fields
+from eagle3_diag.checkpoint.flat import read_flat
+from eagle3_diag.checkpoint.interface import DrafterCheckpoint, TensorSource
+from eagle3_diag.checkpoint.layout import MLA_ARCHITECTURES, Reading, build
+from eagle3_diag.checkpoint.rotary import read_rope
+from eagle3_diag.config import RopeConfig
+
+name = "model-optimizer"
+_KEYS = (
+    "use_last_layernorm",
+    "use_input_layernorm_in_first_layer",
+    "use_mtp_layernorm",
+    "next_layer_regular",
+    "parallel_draft_step",
+)
+
+
+def matches(config: Fields, names: tuple[str, ...]) -> bool:
+    nested = config.data.get("eagle_config")
+    return isinstance(nested, dict) and any(key in nested for key in _KEYS)
+
+
+def read(path: Path, config: Fields, config_bytes: bytes, source: TensorSource) -> DrafterCheckpoint:
+    keys = read_flat(config)
+    nested = config.table("eagle_config")
+    notes = []
+    trained_rope, note = _trained_rope(config, keys.architecture)
+    if note:
+        notes.append(note)
+    reading = Reading(
+        format=name,
+        config=config,
+        outer=config,
+        architecture=keys.architecture,
+        layer_ids=keys.layer_ids,
+        id_offset=1,
+        num_aux=keys.num_aux,
+        norm_before_residual=keys.norm_before_residual,
+        norm_before_fc=keys.norm_before_fc,
+        fc_norm=keys.fc_norm,
+        output_norm=nested.boolean("use_last_layernorm", True),
+        trained_rope=trained_rope,
+        notes=tuple(notes),
+    )
+    return build(path, reading, source, config_bytes)
+
+
+def _trained_rope(config: Fields, architecture: str) -> tuple[RopeConfig | None, str]:
+    """Plain RoPE when ``rope_scaling`` was put there at export, and the sentence about it; None when it was not.
+
+    The exporter writes its override as it is given, without ``rope_theta``; a scaling that training itself used carries
+    ``rope_theta`` (``hf_eagle.py`` puts it in), so the two can be told apart. The kimik2 decoder trains with yarn.
+    """
+    scaling = config.table("rope_scaling")
+    kind = scaling.text("rope_type", None) or scaling.text("type", "default")
+    if kind == "default" or scaling.has("rope_theta") or architecture in MLA_ARCHITECTURES:
+        return None, ""
+    exported = read_rope(config, 2) if kind != "longrope" else None
+    plain = RopeConfig(
+        theta=exported.theta if exported else config.number("rope_theta", 10000.0, positive=True),
+        max_position_embeddings=config.integer("max_position_embeddings", 2048),
+    )
+    if exported is not None:
+        plain = replace(plain, partial_rotary_factor=exported.partial_rotary_factor)
+    return plain, (
+        f"rope_scaling ({kind}) was put into config.json at export; training used plain RoPE with base "
+        f"{plain.theta:g}, "
+        "which is what is evaluated as trained."
+    )
