@@ -81,6 +81,11 @@ class Walk:
         """The row t the present run drafts from."""
         return self._p - 1
 
+    @property
+    def label(self) -> int:
+        """The token that verifies the draft wanted now."""
+        return int(self._labels[self._p + self.step])
+
     def token(self, position: int) -> int:
         """The stored token at a position (0 past either end)."""
         return int(self._tokens[position]) if 0 <= position < len(self._tokens) else 0
@@ -93,14 +98,13 @@ class Walk:
         self._begin(start)
 
     def _begin(self, p: int) -> None:
+        while p < self._end - 1 and self._labels[p] < 0:  # no verdict on the very first draft: nothing to count here
+            p += 1
         # The server stops once the response's last token (position end-1) is known.
         if p >= self._end - 1:
             self._next_response()
             return
         self._p, self.step = p, 0
-        if self._labels[p] < 0:  # no verdict on the very first draft: nothing to count here
-            self._begin(p + 1)
-            return
         self.counts.drafts += 1
 
     def offer(self, token: int) -> bool:
@@ -118,15 +122,14 @@ class Walk:
         if self.step == self._steps:
             self._begin(q + 1 if diverges else q + 2)
             return False
-        if diverges:
-            self.counts.censored += 1
-            self._begin(q + 1)
-            return False
         if q + 1 >= self._end or self._labels[q + 1] < 0:
             self.counts.ended += 1
-            self._begin(q + 1)
-            return False
-        return True
+        elif diverges:
+            self.counts.censored += 1
+        else:
+            return True
+        self._begin(q + 1)
+        return False
 
 
 def walk_drafts(walk: Walk, drafts: dict[int, Sequence[int]]) -> WalkCounts:
@@ -159,7 +162,7 @@ def step_counts(drafts_RK: torch.Tensor, rows_R: torch.Tensor, labels_N: torch.T
 
     Rows are those whose next token is of a response (``mask[t+1]``). A row counts as correct at step k when it is right at steps
     0..k and its label's position t+1+k is of a response too; the total of step k is the number of such label positions, whatever row
-    they belong to; the conditional total is the number of rows right at all steps before that still have a label position.
+    they belong to; the conditional total is the number of rows right at all steps before.
     """
     n, steps = int(labels_N.shape[0]), int(drafts_RK.shape[1])
     counts = StepCounts.zero(steps)
@@ -168,7 +171,7 @@ def step_counts(drafts_RK: torch.Tensor, rows_R: torch.Tensor, labels_N: torch.T
         q_R = rows_R + 1 + k
         inside_R = q_R < n
         label_R = labels_N[q_R.clamp(max=n - 1)]
-        counts.at_risk[k] = int((right_R & inside_R).sum())
+        counts.at_risk[k] = int(right_R.sum())
         counts.total[k] = int(mask_N[1 + k :].sum())
         right_R = right_R & inside_R & (drafts_RK[:, k] == label_R)
         counts.correct[k] = int((right_R & mask_N[q_R.clamp(max=n - 1)]).sum())

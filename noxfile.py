@@ -1,0 +1,151 @@
+# /// script
+# dependencies = ["nox>=2025.5.1"]
+# ///
+"""Sessions: each prepares an environment and calls one command. `nox -l` lists them; `-- ARGS` reach the command.
+
+`./noxw` is the same with a nox of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+import nox
+
+ROOT = Path(__file__).parent
+DEMO = ROOT / "eagle3_diag" / "demo"
+# The torch of the project's own environments (tests, and the standalone test where there is no torch yet). Any torch >= 2.8 does.
+TORCH = ("torch==2.13.0", "safetensors>=0.4.3")
+CLI_NEEDS = ("packaging>=26.4", "pyyaml>=6.0.1", "rich>=13.7", "tomli>=2.0; python_version < '3.11'")
+
+nox.needs_version = ">=2025.5.1"
+nox.options.sessions = ["lint", "typecheck", "tests"]
+nox.options.reuse_existing_virtualenvs = True
+nox.options.error_on_external_run = True
+nox.options.default_venv_backend = "virtualenv"
+
+
+def _option(arguments: list[str], name: str) -> str | None:
+    """Take `NAME VALUE` or `NAME=VALUE` out of the arguments; None where it is not given."""
+    for i, each in enumerate(arguments):
+        if each == name and i + 1 < len(arguments):
+            value = arguments[i + 1]
+            del arguments[i : i + 2]
+            return value
+        if each.startswith(f"{name}="):
+            del arguments[i]
+            return each.split("=", 1)[1]
+    return None
+
+
+def _flag(arguments: list[str], name: str) -> bool:
+    found = name in arguments
+    while name in arguments:
+        arguments.remove(name)
+    return found
+
+
+def _has_torch(python: str) -> bool:
+    code = "import importlib.util as u, sys; sys.exit(not all(u.find_spec(m) for m in ('torch', 'safetensors')))"
+    try:
+        return subprocess.run([python, "-c", code], cwd="/", capture_output=True, timeout=60, check=False).returncode == 0
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+
+
+def _interpreter_with_torch() -> str | None:
+    """The interpreter that runs nox, the one it was made from, the active environment's, or `python3` on the PATH."""
+    here = [sys.executable, getattr(sys, "_base_executable", None)]
+    active = [str(Path(os.environ[name]) / "bin" / "python") for name in ("VIRTUAL_ENV", "CONDA_PREFIX") if os.environ.get(name)]
+    for python in dict.fromkeys([*here, *active, shutil.which("python3"), shutil.which("python")]):
+        if python and Path(python).exists() and _has_torch(python):
+            return python
+    return None
+
+
+def _download_size(session: nox.Session, *requirements: str) -> str:
+    """What installing these would download, as pip plans it: `207 MB in 12 files`."""
+    plan = session.run("python", "-m", "pip", "install", "-q", "--dry-run", "--report", "-", *requirements, silent=True)
+    urls = [item["download_info"]["url"] for item in json.loads(plan or "{}").get("install", [])]
+    total = 0
+    for url in urls:
+        try:
+            with urllib.request.urlopen(urllib.request.Request(url, method="HEAD"), timeout=20) as answer:  # noqa: S310
+                total += int(answer.headers.get("Content-Length") or 0)
+        except (OSError, ValueError):
+            return f"{len(urls)} files of unknown size (a CUDA build of torch and its libraries take about 3 GB)"
+    return f"{total / 1e6:,.0f} MB in {len(urls)} files"
+
+
+def _envspec(session: nox.Session, *arguments: str) -> None:
+    """envspec from the checkout, in the session's own environment. Its exit code is the session's."""
+    session.run("python", "-m", "envspec", *arguments, env={"PYTHONPATH": str(ROOT)})
+
+
+@nox.session(name="standalone-test")
+def standalone_test(session: nox.Session) -> None:
+    """Evaluate a drafter against its target from stored samples; the shipped demo when none is named.
+
+    -- [--python PATH] [--script FILE ...] [--no-preflight] [arguments of `eagle3-diag evaluate`]
+    """
+    arguments = list(session.posargs)
+    chosen, preflight = _option(arguments, "--python"), not _flag(arguments, "--no-preflight")
+    scripts = []
+    while (script := _option(arguments, "--script")) is not None:
+        scripts.append(script)
+    session.install("-q", *CLI_NEEDS)
+    python = chosen or _interpreter_with_torch()
+    if python is None:
+        if not _has_torch(session.virtualenv.bin + "/python"):
+            session.log(f"No torch found here; making an environment with its own: {_download_size(session, *TORCH)} to download")
+            session.install(*TORCH)
+        python = session.virtualenv.bin + "/python"
+    if preflight:
+        # The very interpreter that will run, before any weight is read: stops here with the finding when something is missing.
+        _envspec(session, "preflight", str(ROOT / "eagle3_diag" / "evaluate.py"), *scripts, "--on", f"local:{python}")
+    if "--drafter" not in " ".join(arguments):
+        arguments += ["--drafter", str(DEMO / "drafter"), "--target", str(DEMO / "target"), "--samples", str(DEMO / "samples")]
+    for name in ("json", "html"):
+        if not any(a == f"--{name}" or a.startswith(f"--{name}=") for a in arguments):
+            arguments += [f"--{name}", str(ROOT / f"report.{name}")]
+    session.run(python, "-m", "eagle3_diag", "evaluate", *arguments, env={"PYTHONPATH": str(ROOT)}, external=True)
+
+
+def _install_project(session: nox.Session, *groups: str) -> None:
+    session.install("-q", "-e", ".", *(word for group in groups for word in ("--group", group)))
+
+
+@nox.session
+def tests(session: nox.Session) -> None:
+    """Everything CI runs. -- ARGS go to pytest (paths, -k, -m slow, ...)."""
+    session.install("-q", *TORCH)
+    _install_project(session, "test")
+    session.run("pytest", *(session.posargs or ["-m", "not slow and not gpu and not peers", "-n", "2", "--dist", "loadfile"]), env={"OMP_NUM_THREADS": "1"})
+
+
+@nox.session
+def lint(session: nox.Session) -> None:
+    """Ruff: rules and format of imports."""
+    session.install("-q", "ruff==0.17.6")
+    session.run("ruff", "check", *(session.posargs or ["."]))
+
+
+@nox.session
+def typecheck(session: nox.Session) -> None:
+    """Strict mypy over both packages."""
+    session.install("-q", *TORCH)
+    _install_project(session, "typecheck")
+    session.run("mypy", *session.posargs)
+
+
+@nox.session(name="diff-env")
+def diff_env(session: nox.Session) -> None:
+    """Compare environments: -- [ROLE=]HOST ... [arguments of `envspec diff`]; with no host, those of envspec.yaml."""
+    session.install("-q", *CLI_NEEDS, "docker>=7.1")
+    _envspec(session, "diff", *session.posargs)
