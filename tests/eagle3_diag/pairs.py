@@ -215,7 +215,10 @@ def _sample(
         drafted = rollout(drafter, torch.tensor(tokens), [state[: p + 1] for state in aux], steps=pair.steps, rows_R=rows_R)
         pair.drafts += 1
         for k, draft in enumerate([*drafted.drafts_RK[0].tolist(), -1]):  # the last one is the bonus
-            if len(tokens) == length:
+            if len(tokens) == length:  # the target's choice behind the last token is known too: not this draft
+                if k < pair.steps:
+                    labels.append(other_than(draft))
+                    pair.at_risk[k] += 1
                 break
             agreed = k < pair.steps and chance() < agreement
             label = draft if agreed else other_than(draft)
@@ -227,7 +230,7 @@ def _sample(
                 pair.accepted[k] += agreed
             if not agreed or stored != label:
                 break
-    labels.append(0)
+    labels += [0] * (length - len(labels))
     head_VH, gain_H = target.head().float(), target.norm_weight().float()
     final_NH = head_VH[torch.tensor(labels)] / gain_H * 3 + _normal(generator, length, hidden, scale=0.01)
     mask_N = torch.zeros(length, dtype=torch.int64)
