@@ -170,9 +170,7 @@ def read_target(path: str | os.PathLike[str]) -> Target:
         )
     notes = []
     if model_type not in PLAIN_RMS and model_type not in OFFSET_NORMS:
-        notes.append(
-            f"model_type {model_type or '(none)'} is not known here: a plain RMSNorm before the LM head is assumed."
-        )
+        notes.append(f"model_type {model_type or '(none)'} is not known here: a plain RMSNorm before the LM head is assumed.")
     hidden = config.integer("hidden_size")
     vocab = config.integer("vocab_size")
     source = open_tensors(directory)
@@ -261,9 +259,7 @@ def _find(directory: Path, names: frozenset[str], candidates: tuple[str, ...], w
     if found is not None:
         return found
     modules = tuple(c.removesuffix("weight") for c in candidates)
-    relatives = sorted(
-        n for n in names if n.startswith(tuple(m for m in modules if m.count(".") > 1 or "lm_head" in m))
-    )
+    relatives = sorted(n for n in names if n.startswith(tuple(m for m in modules if m.count(".") > 1 or "lm_head" in m)))
     if relatives:
         raise InputError(
             f"{directory}: the {what} is quantised (it holds {', '.join(relatives[:3])}), expected "

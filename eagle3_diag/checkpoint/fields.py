@@ -24,18 +24,11 @@ def require_directory(path: Path, what: str) -> Path:
     """
     try:
         if not path.exists():
-            raise InputError(
-                f"{path}: there is no such directory; give the directory that holds the {what}'s config.json."
-            )
+            raise InputError(f"{path}: there is no such directory; give the directory that holds the {what}'s config.json.")
         if not path.is_dir():
-            raise InputError(
-                f"{path} is a file, expected the {what}'s directory; give the directory that holds its config.json."
-            )
+            raise InputError(f"{path} is a file, expected the {what}'s directory; give the directory that holds its config.json.")
         if next(path.iterdir(), None) is None:
-            raise InputError(
-                f"{path} is empty, expected the {what}'s config.json and weights; check the path or download the "
-                "files again."
-            )
+            raise InputError(f"{path} is empty, expected the {what}'s config.json and weights; check the path or download the files again.")
     except (OSError, ValueError) as error:
         raise InputError(f"{path} cannot be read ({_reason(error)}); check the path and its permissions.") from error
     return path
@@ -60,10 +53,7 @@ def read_bytes(path: Path) -> bytes:
 
 def lfs_error(path: Path) -> InputError:
     """What to say about a file that Git LFS left as a pointer."""
-    return InputError(
-        f"{path} is a Git LFS pointer of a few lines, expected the file itself; run `git lfs pull` there or download "
-        "it."
-    )
+    return InputError(f"{path} is a Git LFS pointer of a few lines, expected the file itself; run `git lfs pull` there or download it.")
 
 
 def parse_json(path: Path, content: bytes) -> dict[str, Any]:
@@ -75,9 +65,7 @@ def parse_json(path: Path, content: bytes) -> dict[str, Any]:
     try:
         data = json.loads(content.decode("utf-8"))
     except (ValueError, RecursionError) as error:
-        raise InputError(
-            f"{path} is not valid JSON ({_reason(error)}); it is damaged or cut short, so download or write it again."
-        ) from error
+        raise InputError(f"{path} is not valid JSON ({_reason(error)}); it is damaged or cut short, so download or write it again.") from error
     if not isinstance(data, dict):
         raise InputError(f"{path} holds a JSON {_kind(data)}, expected an object; download or write it again.")
     return data
@@ -127,9 +115,7 @@ class Fields:
     def error(self, key: str, expected: str) -> InputError:
         """The sentence about a bad or absent value."""
         if not self.has(key):
-            return InputError(
-                f"{self.path} lacks {self.prefix}{key}, expected {expected}; add it or take the original file."
-            )
+            return InputError(f"{self.path} lacks {self.prefix}{key}, expected {expected}; add it or take the original file.")
         shown = " ".join(json.dumps(self.data[key], default=str).split())
         shown = shown if len(shown) <= 80 else shown[:77] + "..."
         return InputError(f"{self.path}: {self.prefix}{key} is {shown}, expected {expected}; correct the file.")

@@ -103,18 +103,12 @@ class _Tensors:
         for name in source.names():
             key = canonical(name)
             if key in self.stored:
-                raise InputError(
-                    f"{path} holds both {self.stored[key]} and {name}, which are one and the same tensor; remove one "
-                    "of them."
-                )
+                raise InputError(f"{path} holds both {self.stored[key]} and {name}, which are one and the same tensor; remove one of them.")
             self.stored[key] = name
         self.taken: dict[str, str] = {}
         quantised = next((n for n in self.stored.values() if _QUANTISED.fullmatch(n)), None)
         if quantised is not None:
-            raise InputError(
-                f"{path} is quantised (it holds {quantised}), expected plain weights; give the checkpoint before "
-                "quantisation."
-            )
+            raise InputError(f"{path} is quantised (it holds {quantised}), expected plain weights; give the checkpoint before quantisation.")
 
     def has(self, name: str) -> bool:
         return name in self.stored
@@ -128,10 +122,7 @@ class _Tensors:
         if shape is None:
             raise missing_tensor(self.path, (name,), self.stored.values())
         if len(shape) != 2:
-            raise InputError(
-                f"{self.path}: {self.stored[name]} has shape {list(shape)}, expected a matrix; the file is not this "
-                "drafter's."
-            )
+            raise InputError(f"{self.path}: {self.stored[name]} has shape {list(shape)}, expected a matrix; the file is not this drafter's.")
         return shape[0], shape[1]
 
     def take(self, name: str, shape: tuple[int, ...], meaning: str) -> None:
@@ -153,11 +144,7 @@ class _Tensors:
         self.taken[name] = self.stored[name]
 
     def unexpected(self) -> list[str]:
-        return sorted(
-            n
-            for k, n in self.stored.items()
-            if k not in self.taken and k not in ("d2t", "t2d") and not _IGNORED.fullmatch(k)
-        )
+        return sorted(n for k, n in self.stored.items() if k not in self.taken and k not in ("d2t", "t2d") and not _IGNORED.fullmatch(k))
 
 
 def _short(dtype: torch.dtype) -> str:
@@ -193,9 +180,7 @@ def build(path: Path, reading: Reading, source: TensorSource, config_bytes: byte
         eps = 1e-6
         notes.append("config.json has no rms_norm_eps; 1e-6 (the default of Transformers' Llama and Qwen3) is taken.")
 
-    tensors.take(
-        "fc.weight", (hidden, num_aux * target_hidden), f"[hidden_size, {num_aux} aux states * {target_hidden}]"
-    )
+    tensors.take("fc.weight", (hidden, num_aux * target_hidden), f"[hidden_size, {num_aux} aux states * {target_hidden}]")
     if reading.norm_before_fc:
         tensors.take("input_norm.weight", (num_aux * target_hidden,), "norm_before_fc, over all aux states")
     if reading.fc_norm:
@@ -223,9 +208,7 @@ def build(path: Path, reading: Reading, source: TensorSource, config_bytes: byte
         if mla is not None:
             _take_mla(tensors, layer, mla, heads, width, hidden)
         else:
-            _take_attention(
-                tensors, layer, heads, kv_heads, head_dim, width, hidden, bias=attention_bias, qk_norm=qk_norm
-            )
+            _take_attention(tensors, layer, heads, kv_heads, head_dim, width, hidden, bias=attention_bias, qk_norm=qk_norm)
         for name in ("gate", "up"):
             tensors.take(f"{layer}mlp.{name}_proj.weight", (intermediate, hidden), "[intermediate_size, hidden_size]")
         tensors.take(f"{layer}mlp.down_proj.weight", (hidden, intermediate), "[hidden_size, intermediate_size]")
@@ -235,7 +218,7 @@ def build(path: Path, reading: Reading, source: TensorSource, config_bytes: byte
         for name in ("input_layernorm", "post_attention_layernorm", *(("hidden_norm",) if i == 0 else ())):
             tensors.take(f"{layer}{name}.weight", (hidden,), "[hidden_size]")
 
-    vocab, draft_vocab, head = _vocabulary(path, config, outer, tensors, hidden, notes)
+    vocab, draft_vocab, head = _vocabulary(path, config, outer, tensors, hidden, target_hidden, notes)
     unexpected = tensors.unexpected()
     if unexpected:
         shown = ", ".join(unexpected[:4]) + (f" and {len(unexpected) - 4} more" if len(unexpected) > 4 else "")
@@ -335,9 +318,7 @@ def _aux(path: Path, reading: Reading, tensors: _Tensors, hidden: int, notes: li
                     f"({hidden}); add target_hidden_size to config.json if the target is of another width."
                 )
             width = columns // count
-            notes.append(
-                f"config.json has no target_hidden_size; {width} follows from fc's width and {count} aux states."
-            )
+            notes.append(f"config.json has no target_hidden_size; {width} follows from fc's width and {count} aux states.")
     if columns % width:
         raise InputError(
             f"{path}: {tensors.stored['fc.weight']} takes {columns} numbers, expected a multiple of target_hidden_size "
@@ -367,9 +348,7 @@ def _head_dim(tensors: _Tensors, config: Fields, hidden: int, heads: int) -> int
     if head_dim is None:
         head_dim = rows // heads if rows % heads == 0 else hidden // heads
     if head_dim % 2 or head_dim == 0:
-        raise InputError(
-            f"{config.path}: the head dimension is {head_dim}, expected an even number for RoPE; correct head_dim."
-        )
+        raise InputError(f"{config.path}: the head dimension is {head_dim}, expected an even number for RoPE; correct head_dim.")
     return head_dim
 
 
@@ -422,9 +401,7 @@ def _take_mla(tensors: _Tensors, layer: str, mla: MlaConfig, heads: int, width: 
         tensors.take(f"{attention}q_a_layernorm.weight", (rank,), "[q_lora_rank]")
         tensors.take(f"{attention}q_b_proj.weight", (query, rank), "[heads * (nope + rope), q_lora_rank]")
     rank = mla.kv_lora_rank
-    tensors.take(
-        f"{attention}kv_a_proj_with_mqa.weight", (rank + mla.qk_rope_head_dim, width), "[kv_lora_rank + rope, width]"
-    )
+    tensors.take(f"{attention}kv_a_proj_with_mqa.weight", (rank + mla.qk_rope_head_dim, width), "[kv_lora_rank + rope, width]")
     tensors.take(f"{attention}kv_a_layernorm.weight", (rank,), "[kv_lora_rank]")
     rows = heads * (mla.qk_nope_head_dim + mla.v_head_dim)
     tensors.take(f"{attention}kv_b_proj.weight", (rows, rank), "[heads * (nope + v), kv_lora_rank]")
@@ -432,7 +409,7 @@ def _take_mla(tensors: _Tensors, layer: str, mla: MlaConfig, heads: int, width: 
 
 
 def _vocabulary(
-    path: Path, config: Fields, outer: Fields, tensors: _Tensors, hidden: int, notes: list[str]
+    path: Path, config: Fields, outer: Fields, tensors: _Tensors, hidden: int, target_hidden: int, notes: list[str]
 ) -> tuple[int, int, bool]:
     """V, D and whether the drafter has its own LM head; takes embedding and head."""
     sizes = [tensors.shape(name) for name in ("t2d", "embed_tokens.weight")]
@@ -452,13 +429,16 @@ def _vocabulary(
         )
     if tensors.has("embed_tokens.weight"):
         tensors.take("embed_tokens.weight", (vocab, hidden), "[vocab_size, hidden_size]")
+    elif target_hidden != hidden:
+        # The target's rows do not fit a drafter of another width.
+        raise missing_tensor(path, ("embed_tokens.weight",), tensors.stored.values())
     tied = config.boolean("tie_word_embeddings", None)
     if tied is None:
         tied = outer.boolean("tie_word_embeddings", False)
     if head_shape is not None:
         tensors.take("lm_head.weight", (draft_vocab, hidden), "[draft_vocab_size, hidden_size]")
         return vocab, draft_vocab, True
-    if draft_vocab != vocab:
+    if draft_vocab != vocab or (target_hidden != hidden and not tied):
         raise missing_tensor(path, ("lm_head.weight",), tensors.stored.values())
     if tied and "embed_tokens.weight" in tensors.taken:
         tensors.taken["lm_head.weight"] = tensors.taken["embed_tokens.weight"]
@@ -466,11 +446,7 @@ def _vocabulary(
         return vocab, draft_vocab, True
     notes.append(
         "the checkpoint has no LM head; the target's serves"
-        + (
-            " (config.json ties it to the embedding, which is the target's too: the same if the target's head is tied)."
-            if tied
-            else "."
-        )
+        + (" (config.json ties it to the embedding, which is the target's too: the same if the target's head is tied)." if tied else ".")
     )
     return vocab, draft_vocab, False
 
@@ -495,17 +471,13 @@ def _check_vocabulary_map(path: Path, tensors: _Tensors, vocab: int, draft_vocab
             )
     d2t_D = tensors.source.get(d2t_name)
     if d2t_D.is_floating_point() or d2t_D.dtype is torch.bool or d2t_D.is_complex():
-        raise InputError(
-            f"{path}: {d2t_name} is stored as {_short(d2t_D.dtype)}, expected int64 offsets; write it again."
-        )
+        raise InputError(f"{path}: {d2t_name} is stored as {_short(d2t_D.dtype)}, expected int64 offsets; write it again.")
     d2t_D = d2t_D.long()
     t2d_V: torch.Tensor | None = None
     if tensors.has("t2d"):
         t2d_V = tensors.source.get(tensors.stored["t2d"])
         if t2d_V.is_floating_point() or t2d_V.is_complex():
-            raise InputError(
-                f"{path}: {tensors.stored['t2d']} is stored as {_short(t2d_V.dtype)}, expected bool; write it again."
-            )
+            raise InputError(f"{path}: {tensors.stored['t2d']} is stored as {_short(t2d_V.dtype)}, expected bool; write it again.")
         t2d_V = t2d_V.bool()
         count = int(t2d_V.sum())
         if count != draft_vocab:
@@ -519,8 +491,7 @@ def _check_vocabulary_map(path: Path, tensors: _Tensors, vocab: int, draft_vocab
     if wrong:
         if not _wrong_ids(d2t_D, vocab, t2d_V):
             raise InputError(
-                f"{path}: {d2t_name} holds target ids, expected offsets (target id = i + d2t[i]; {wrong}); "
-                "store d2t - arange(len(d2t)) instead."
+                f"{path}: {d2t_name} holds target ids, expected offsets (target id = i + d2t[i]; {wrong}); store d2t - arange(len(d2t)) instead."
             )
         raise InputError(f"{path}: {d2t_name} is wrong: {wrong}; take d2t and t2d from the training run.")
     increasing = draft_vocab >= 64 and bool((d2t_D[1:] > d2t_D[:-1]).all())
@@ -553,10 +524,9 @@ def _note_the_rest(config: Fields, tensors: _Tensors, notes: list[str]) -> None:
     if tensors.has("mask_hidden"):
         notes.append("mask_hidden (parallel drafting) is left out; the drafter is evaluated step by step.")
     if (tensors.path / "adapter_model.safetensors").exists():
-        notes.append(
-            "adapter_model.safetensors: the target was trained along (LoRA); its states must come from the adapted "
-            "target."
-        )
+        notes.append("adapter_model.safetensors: the target was trained along (LoRA); its states must come from the adapted target.")
+    if config.boolean("mla_use_nope", False):
+        notes.append("config.json sets mla_use_nope; rotary positions are applied all the same, as vLLM and TorchSpec do.")
     window = config.integer("sliding_window", None, minimum=1)
     layer_types = config.texts("layer_types")[: config.integer("num_hidden_layers", 1)]
     if window is not None and "sliding_attention" in layer_types:

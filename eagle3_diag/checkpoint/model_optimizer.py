@@ -8,14 +8,13 @@ when training used plain RoPE.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 from eagle3_diag.checkpoint.fields import Fields
 from eagle3_diag.checkpoint.flat import read_flat
 from eagle3_diag.checkpoint.interface import DrafterCheckpoint, TensorSource
 from eagle3_diag.checkpoint.layout import MLA_ARCHITECTURES, Reading, build
-from eagle3_diag.checkpoint.rotary import read_rope
+from eagle3_diag.checkpoint.rotary import DEFAULT_THETA
 from eagle3_diag.config import RopeConfig
 
 name = "model-optimizer"
@@ -30,7 +29,8 @@ _KEYS = (
 
 def matches(config: Fields, names: tuple[str, ...]) -> bool:
     nested = config.data.get("eagle_config")
-    return isinstance(nested, dict) and any(key in nested for key in _KEYS)
+    # TorchSpec copies some of these keys, but keeps EAGLE's tensor names.
+    return isinstance(nested, dict) and any(key in nested for key in _KEYS) and not any("midlayer." in n for n in names)
 
 
 def read(path: Path, config: Fields, config_bytes: bytes, source: TensorSource) -> DrafterCheckpoint:
@@ -52,6 +52,7 @@ def read(path: Path, config: Fields, config_bytes: bytes, source: TensorSource) 
         norm_before_fc=keys.norm_before_fc,
         fc_norm=keys.fc_norm,
         output_norm=nested.boolean("use_last_layernorm", True),
+        post_norm_feedback=bool(keys.norm_output),
         trained_rope=trained_rope,
         notes=tuple(notes),
     )
@@ -61,22 +62,24 @@ def read(path: Path, config: Fields, config_bytes: bytes, source: TensorSource) 
 def _trained_rope(config: Fields, architecture: str) -> tuple[RopeConfig | None, str]:
     """Plain RoPE when ``rope_scaling`` was put there at export, and the sentence about it; None when it was not.
 
-    The exporter writes its override as it is given, without ``rope_theta``; a scaling that training itself used carries
-    ``rope_theta`` (``hf_eagle.py`` puts it in), so the two can be told apart. The kimik2 decoder trains with yarn.
+    Since 0.44 the exporter writes its override as it is given (by default yarn), without ``rope_theta``, while a
+    scaling that training itself used carries ``rope_theta`` (``hf_eagle.py`` puts it in). Up to 0.42 there was no
+    override and training used llama3 scaling without ``rope_theta`` inside; those exports name Transformers 4. The
+    kimik2 decoder trains with yarn.
     """
     scaling = config.table("rope_scaling")
     kind = scaling.text("rope_type", None) or scaling.text("type", "default")
     if kind == "default" or scaling.has("rope_theta") or architecture in MLA_ARCHITECTURES:
         return None, ""
-    exported = read_rope(config, 2) if kind != "longrope" else None
+    if kind == "llama3" and not config.text("transformers_version", "4").startswith("5"):
+        return None, ""
     plain = RopeConfig(
-        theta=exported.theta if exported else config.number("rope_theta", 10000.0, positive=True),
+        theta=config.number("rope_theta", DEFAULT_THETA, positive=True),
         max_position_embeddings=config.integer("max_position_embeddings", 2048),
+        partial_rotary_factor=config.number("partial_rotary_factor", 1.0, positive=True),
     )
-    if exported is not None:
-        plain = replace(plain, partial_rotary_factor=exported.partial_rotary_factor)
     return plain, (
         f"rope_scaling ({kind}) was put into config.json at export; training used plain RoPE with base "
         f"{plain.theta:g}, "
-        "which is what is evaluated as trained."
+        "which is what counts as trained here."
     )

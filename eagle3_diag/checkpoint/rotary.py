@@ -1,4 +1,4 @@
-"""Rotary position embedding as configurations write it: ``rope_parameters`` (newer) or ``rope_theta`` + ``rope_scaling``.
+"""Rotary position embedding as configurations write it: ``rope_parameters``, or ``rope_theta`` and ``rope_scaling``.
 
 Key names and defaults: Transformers ``modeling_rope_utils.py`` (``standardize_rope_params``, ``_validate_*``).
 """
@@ -80,7 +80,5 @@ def read_rope(config: Fields, head_dim: int) -> RopeConfig:
 def _check_factors(table: Fields, name: str, count: int) -> None:
     value = table.data.get(name)
     good = isinstance(value, list) and len(value) == count
-    if not good or not all(
-        isinstance(v, (int, float)) and not isinstance(v, bool) and 0 < v < 1e30 for v in value or ()
-    ):
+    if not good or not all(isinstance(v, (int, float)) and not isinstance(v, bool) and 0 < v < 1e30 for v in value or ()):
         raise table.error(name, f"a list of {count} positive numbers (half of the rotary dimensions)")

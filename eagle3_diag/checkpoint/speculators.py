@@ -26,10 +26,7 @@ def matches(config: Fields, names: tuple[str, ...]) -> bool:
 def read(path: Path, config: Fields, config_bytes: bytes, source: TensorSource) -> DrafterCheckpoint:
     kind = config.text("speculators_model_type", "eagle3")
     if kind != "eagle3":
-        raise InputError(
-            f"{config.path}: speculators_model_type is {kind!r}, expected 'eagle3'; this tool evaluates EAGLE-3 "
-            "drafters only."
-        )
+        raise InputError(f"{config.path}: speculators_model_type is {kind!r}, expected 'eagle3'; this tool evaluates EAGLE-3 drafters only.")
     if not config.has("transformer_layer_config"):
         raise config.error("transformer_layer_config", "an object that describes the drafter's layer")
     layer = config.table("transformer_layer_config")

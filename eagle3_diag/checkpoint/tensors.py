@@ -42,9 +42,7 @@ DTYPES: Mapping[str, torch.dtype] = {
 }
 CHUNK_BYTES = 64 << 20
 # Weights beside the model's own that loaders of these directories do not read as the model.
-_NOT_THE_MODEL = re.compile(
-    r"(adapter_model|consolidated|optimizer|scheduler|training_state|training_args|rng_state).*"
-)
+_NOT_THE_MODEL = re.compile(r"(adapter_model|consolidated|optimizer|scheduler|training_state|training_args|rng_state).*")
 
 
 def open_tensors(directory: Path) -> TensorSource:
@@ -68,9 +66,7 @@ def open_tensors(directory: Path) -> TensorSource:
             return make(directory, files=files)
     found = sorted(p.name for p in directory.iterdir())
     shown = ", ".join(found[:6]) + (f" and {len(found) - 6} more" if len(found) > 6 else "")
-    raise InputError(
-        f"{directory} has no weights (*.safetensors or pytorch_model.bin) but {shown}; download them or check the path."
-    )
+    raise InputError(f"{directory} has no weights (*.safetensors or pytorch_model.bin) but {shown}; download them or check the path.")
 
 
 def _read_index(path: Path) -> dict[str, Path]:
@@ -80,19 +76,14 @@ def _read_index(path: Path) -> dict[str, Path]:
         raise fields.error("weight_map", "an object of tensor names and files")
     for name, file in weight_map.items():
         if not isinstance(file, str) or not file or Path(file).name != file or "\0" in file:
-            raise InputError(
-                f"{path}: weight_map names {file!r} for {name}, expected a file name beside it; download the index "
-                "again."
-            )
+            raise InputError(f"{path}: weight_map names {file!r} for {name}, expected a file name beside it; download the index again.")
     return {name: path.parent / file for name, file in weight_map.items()}
 
 
 class _Source:
     """What both kinds of files share: which file holds which tensor."""
 
-    def __init__(
-        self, directory: Path, *, files: Iterable[Path] = (), shards: Mapping[str, Path] | None = None
-    ) -> None:
+    def __init__(self, directory: Path, *, files: Iterable[Path] = (), shards: Mapping[str, Path] | None = None) -> None:
         self.directory = directory
         self._files = tuple(files)
         self._shards: dict[str, Path] | None = dict(shards) if shards is not None else None
@@ -104,8 +95,7 @@ class _Source:
                 for name in self._names_of(file):
                     if name in shards:
                         raise InputError(
-                            f"{self.directory}: {name} is in both {shards[name].name} and {file.name}; "
-                            "keep one of them or add the index file."
+                            f"{self.directory}: {name} is in both {shards[name].name} and {file.name}; keep one of them or add the index file."
                         )
                     shards[name] = file
             self._shards = shards
@@ -127,9 +117,7 @@ class _Source:
 class SafetensorsSource(_Source):
     """Safetensors files; each is opened (mapped) when one of its tensors is first asked for."""
 
-    def __init__(
-        self, directory: Path, *, files: Iterable[Path] = (), shards: Mapping[str, Path] | None = None
-    ) -> None:
+    def __init__(self, directory: Path, *, files: Iterable[Path] = (), shards: Mapping[str, Path] | None = None) -> None:
         super().__init__(directory, files=files, shards=shards)
         self._open: dict[Path, Any] = {}
 
@@ -149,9 +137,7 @@ class SafetensorsSource(_Source):
         try:
             return self._handle(file).get_slice(name)
         except SafetensorError as error:
-            raise InputError(
-                f"{file} does not hold {name}, expected there by the index; download the file or the index again."
-            ) from error
+            raise InputError(f"{file} does not hold {name}, expected there by the index; download the file or the index again.") from error
 
     def shape(self, name: str) -> tuple[int, ...]:
         return tuple(self._slice(name).get_shape())
@@ -160,8 +146,7 @@ class SafetensorsSource(_Source):
         stored = str(self._slice(name).get_dtype())
         if stored not in DTYPES:
             raise InputError(
-                f"{self._file(name)}: {name} is stored as {stored}, expected one of {', '.join(DTYPES)}; "
-                "use a checkpoint with unquantised weights."
+                f"{self._file(name)}: {name} is stored as {stored}, expected one of {', '.join(DTYPES)}; use a checkpoint with unquantised weights."
             )
         return DTYPES[stored]
 
@@ -178,9 +163,7 @@ class SafetensorsSource(_Source):
 class TorchSource(_Source):
     """``torch.save`` files with a flat dict of tensors (or one under ``state_dict``); zip archives are mapped."""
 
-    def __init__(
-        self, directory: Path, *, files: Iterable[Path] = (), shards: Mapping[str, Path] | None = None
-    ) -> None:
+    def __init__(self, directory: Path, *, files: Iterable[Path] = (), shards: Mapping[str, Path] | None = None) -> None:
         super().__init__(directory, files=files, shards=shards)
         self._loaded: dict[Path, dict[str, torch.Tensor]] = {}
 
@@ -196,9 +179,7 @@ class TorchSource(_Source):
         file = self._file(name)
         tensors = self._load(file)
         if name not in tensors:
-            raise InputError(
-                f"{file} does not hold {name}, expected there by the index; download the file or the index again."
-            )
+            raise InputError(f"{file} does not hold {name}, expected there by the index; download the file or the index again.")
         return tensors[name]
 
     def shape(self, name: str) -> tuple[int, ...]:
@@ -235,15 +216,10 @@ def load_torch_tensors(file: Path) -> dict[str, torch.Tensor]:
     if isinstance(data, dict) and isinstance(data.get("state_dict"), dict):
         data = data["state_dict"]
     if not isinstance(data, dict) or not data:
-        raise InputError(
-            f"{file} holds a {type(data).__name__}, expected a dict of tensors; save the state dict alone."
-        )
+        raise InputError(f"{file} holds a {type(data).__name__}, expected a dict of tensors; save the state dict alone.")
     for name, value in data.items():
         if not isinstance(name, str) or not isinstance(value, torch.Tensor):
-            raise InputError(
-                f"{file}: entry {name!r} is a {type(value).__name__}, expected only named tensors; save the state "
-                "dict alone."
-            )
+            raise InputError(f"{file}: entry {name!r} is a {type(value).__name__}, expected only named tensors; save the state dict alone.")
         if value.layout is not torch.strided or value.is_quantized or value.device.type != "cpu":
             raise InputError(
                 f"{file}: {name} is a {'quantised' if value.is_quantized else str(value.layout)} tensor on "
@@ -277,9 +253,7 @@ def _unreadable(file: Path, error: BaseException) -> InputError:
     if size == 0:
         return InputError(f"{file} is empty, expected weights; download it again.")
     if promised is not None and size < promised:
-        return InputError(
-            f"{file} is cut short: it has {size} bytes, its header promises {promised}; copy or download it again."
-        )
+        return InputError(f"{file} is cut short: it has {size} bytes, its header promises {promised}; copy or download it again.")
     reason = " ".join(str(error).split())[:160] or type(error).__name__
     return InputError(f"{file} is damaged or not a weights file ({reason}); copy or download it again.")
 
@@ -304,10 +278,7 @@ def missing_tensor(directory: Path, looked_for: Iterable[str], present: Iterable
     wanted = " or ".join(looked_for)
     names = sorted(present)
     shown = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
-    return InputError(
-        f"{directory} has no tensor {wanted}; it holds {shown or 'none'}: check that this is the right and whole "
-        "checkpoint."
-    )
+    return InputError(f"{directory} has no tensor {wanted}; it holds {shown or 'none'}: check that this is the right and whole checkpoint.")
 
 
 def count_nonfinite(tensor: torch.Tensor) -> tuple[int, int]:
