@@ -76,9 +76,15 @@ class FinalStateCheck:
                 f"{self.name}: these look like samples of another target: {rates}; chance alone would give about "
                 f"{self.chance * self.positions:.0f}."
             )
-        said, found = ("after", "before") if self.normed else ("before", "after") length = "" if self.unit_length is
-        None else f", and {self.unit_length:.0%} of the states have a normed state's length" return f"{self.name}: the
-        format stores the final state {said} the norm, but it lies {found} it: {rates}{length}."
+        said, found = ("after", "before") if self.normed else ("before", "after")
+        length = (
+            ""
+            if self.unit_length is None
+            else f", and {self.unit_length:.0%} of the states have a normed state's length"
+        )
+        return (
+            f"{self.name}: the format stores the final state {said} the norm, but it lies {found} it: {rates}{length}."
+        )
 
 
 def rms_norm(states_NH: torch.Tensor, weight_H: torch.Tensor, eps: float, offset: float = 0.0) -> torch.Tensor:
@@ -160,10 +166,10 @@ def _verdict(
 ) -> Verdict:
     if positions < _FEW:
         return "undecided"
-    # Two standard deviations above chance. The text need not be the target's most likely one (temperature, repetitive
-    text), # so a rate that is clearly above chance, if low, is no reason for an alarm; over several samples the band is
-    narrow. threshold = positions * chance + 2 * (positions * chance * (1 - chance)) ** 0.5 if max(agree_prenorm,
-    agree_normed) <= max(threshold, 1):
+    # Two standard deviations above chance. The text need not be the target's most likely one (temperature, repetitive text),
+    # so a rate that is clearly above chance, if low, is no reason for an alarm; over several samples the band is narrow.
+    threshold = positions * chance + 2 * (positions * chance * (1 - chance)) ** 0.5
+    if max(agree_prenorm, agree_normed) <= max(threshold, 1):
         return "chance"
     if unit is not None and not 0.1 < unit < 0.9:
         found: bool | None = unit >= 0.9
