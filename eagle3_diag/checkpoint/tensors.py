@@ -11,6 +11,7 @@ import ctypes
 import hashlib
 import json
 import re
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -41,6 +42,11 @@ DTYPES: Mapping[str, torch.dtype] = {
     "BOOL": torch.bool,
 }
 CHUNK_BYTES = 64 << 20
+# How torch's weights-only unpickler (2.4 to 2.13) says that a pickle wants more than tensors.
+_REFUSED = re.compile(
+    r"unsupported global:? (?:GLOBAL )?([\w.]+)|GLOBAL ([\w.]+) was not an allowed|unsupported (?:operand|class)|(TorchScript)",
+    re.IGNORECASE,
+)
 # Weights beside the model's own that loaders of these directories do not read as the model.
 _NOT_THE_MODEL = re.compile(r"(adapter_model|consolidated|optimizer|scheduler|training_state|training_args|rng_state).*")
 
@@ -75,7 +81,7 @@ def _read_index(path: Path) -> dict[str, Path]:
     if not isinstance(weight_map, dict) or not weight_map:
         raise fields.error("weight_map", "an object of tensor names and files")
     for name, file in weight_map.items():
-        if not isinstance(file, str) or not file or Path(file).name != file or "\0" in file:
+        if not isinstance(file, str) or not file or Path(file).name != file or file == ".." or "\0" in file:
             raise InputError(f"{path}: weight_map names {file!r} for {name}, expected a file name beside it; download the index again.")
     return {name: path.parent / file for name, file in weight_map.items()}
 
@@ -200,14 +206,16 @@ def load_torch_tensors(file: Path) -> dict[str, torch.Tensor]:
         raise lfs_error(file)
     try:
         # Only zip archives (since torch 1.6) can be mapped; older files are read whole.
-        data = torch.load(file, map_location="cpu", weights_only=True, mmap=head.startswith(b"PK"))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the unpickler's remarks on odd files; it refuses what it cannot read
+            data = torch.load(file, map_location="cpu", weights_only=True, mmap=head.startswith(b"PK"))
     except MemoryError as error:
         raise _unreadable(file, error) from error
     except Exception as error:  # the unpickler meets arbitrary bytes and raises whatever they lead to
         text = " ".join(str(error).split())
-        refused = re.search(r"Unsupported (?:global|class|operand)[^.]*?([\w.]+\.[\w.]+|\d+)", text)
-        if refused or "TorchScript" in text:
-            what = refused.group(1) if refused else "TorchScript code"
+        refused = _REFUSED.search(text)
+        if refused:
+            what = next((part for part in refused.groups() if part), "more than tensors")
             raise InputError(
                 f"{file} is a pickle that needs {what}, expected only tensors; it was refused and nothing in it was "
                 "executed: save the weights again as safetensors."

@@ -150,7 +150,7 @@ class Files:
         (path / "config.json").write_text(json.dumps(self.config, indent=1))
         stem, suffix = ("pytorch_model", "bin") if torch_files else ("model", "safetensors")
         names = list(self.tensors)
-        weight_map = {}
+        weight_map: dict[str, str] = {}
         for shard in range(shards):
             part = {n: self.tensors[n].contiguous() for n in names[shard::shards]}
             file = f"{stem}.{suffix}" if shards == 1 else f"{stem}-{shard + 1:05}-of-{shards:05}.{suffix}"
