@@ -453,6 +453,7 @@ class Extension(Record):
     torch_symbols: int = 0
     torch_checked: bool = False
     missing: tuple[str, ...] = ()
+    fault: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -723,11 +724,7 @@ def _digest_part(snapshot: Snapshot) -> dict[str, object]:
 
 def _digest_distribution(dist: Distribution) -> list[object]:
     origin = dist.origin
-    faults = (
-        []
-        if dist.verification is None
-        else [[fault.path, fault.fault, fault.found] for fault in dist.verification.faults]
-    )
+    faults = dist.verification.faults if dist.verification else ()
     return [
         dist.name,
         dist.version,
