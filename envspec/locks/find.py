@@ -1,0 +1,81 @@
+"""Which file holds a role's lock, and which reader reads it.
+
+A role looks, as PEP 751 lays down for services, first for ``pylock.<role>.toml``, then for a group of its name in
+``pylock.toml``, then for the default install of ``pylock.toml``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from packaging.pylock import is_valid_pylock_path
+
+from envspec.errors import UsageError
+from envspec.locks import pylock, uvlock
+from envspec.locks.model import Lock, RoleLock
+from envspec.locks.requirements import read_requirements
+
+__all__ = ["load_lock", "load_role_locks"]
+
+
+def load_lock(path: str | Path, role: str | None = None) -> Lock:
+    """Read a lock file, or the lock that a directory holds for a role.
+
+    Raises:
+        UsageError: there is none, or it cannot be read; one sentence with the place.
+    """
+    place = Path(path)
+    if place.is_dir():
+        place = _in_directory(place, role)
+    if place.name == "uv.lock" or (place.suffix == ".lock" and _looks_like_uv(place)):
+        return uvlock.read_uv_lock(place, role)
+    if is_valid_pylock_path(place):
+        return pylock.read_pylock(place, role)
+    if place.suffix == ".toml":
+        if place.name == "pyproject.toml":
+            raise UsageError(f"{place} is a project, not a lock; name its uv.lock or pylock.toml")
+        return pylock.read_pylock(place, role)
+    return read_requirements(place)
+
+
+def _looks_like_uv(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            return b"[[package]]" in file.read(65536)
+    except OSError:
+        return False
+
+
+def _in_directory(directory: Path, role: str | None) -> Path:
+    own = directory / f"pylock.{role}.toml"
+    if role is not None and own.is_file():
+        return own
+    for name in ("pylock.toml", "uv.lock", "requirements.lock", "requirements.txt"):
+        if (directory / name).is_file():
+            return directory / name
+    raise UsageError(f"there is no pylock.toml, uv.lock or requirements.lock in {directory}; name the lock file")
+
+
+def load_role_locks(path: str | Path, roles: Iterable[str | None]) -> tuple[RoleLock, ...]:
+    """One lock for each role, from one file or directory.
+
+    A file that does not know a role's name serves it by its default install, and is then read once for all such roles.
+    """
+    place = Path(path)
+    wanted = sorted({role for role in roles if role is not None})
+    known = [role for role in wanted if _knows(place, role)]
+    locks = [RoleLock(role=role, lock=load_lock(place, role)) for role in known]
+    if len(known) < len(wanted) or None in set(roles) or not locks:
+        locks.append(RoleLock(role=None, lock=load_lock(place)))
+    return tuple(locks)
+
+
+def _knows(place: Path, role: str) -> bool:
+    if place.is_dir():
+        if (place / f"pylock.{role}.toml").is_file():
+            return True
+        place = _in_directory(place, role)
+    if place.name == "uv.lock":
+        return uvlock.declares(place, role)
+    return place.suffix == ".toml" and pylock.declares(place, role)

@@ -1,0 +1,192 @@
+"""Requirements files with pins, as pip-compile, ``uv pip compile``, ``uv export`` and ``pip freeze`` write them.
+
+The lines are joined and split from their options here, as pip's file format asks; each requirement is read by
+``packaging``.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import (
+    InvalidSdistFilename,
+    InvalidWheelFilename,
+    canonicalize_name,
+    parse_sdist_filename,
+    parse_wheel_filename,
+)
+
+from envspec.errors import UsageError
+from envspec.locks.files import locked_file, read_text
+from envspec.locks.model import Direct, Lock, LockedPackage
+
+__all__ = ["read_requirements"]
+
+_COMMENT: Final = re.compile(r"(^|\s)#.*$")
+_OPTION: Final = re.compile(r"\s--[a-z][a-z-]*[= ]")
+_HASH: Final = re.compile(r"--hash[= ]\s*([a-z0-9]+):([0-9a-fA-F]+)")
+_VCS: Final = re.compile(r"^(git|hg|svn|bzr)\+")
+_HEX: Final = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?")
+_INCLUDE: Final = re.compile(r"^(?:-r|--requirement)[ =]?\s*(.+)$")
+_EDITABLE: Final = re.compile(r"^(?:-e|--editable)[ =]\s*(.+)$")
+_MAX_DEPTH: Final = 20
+
+
+def read_requirements(path: Path) -> Lock:
+    """Read a requirements file and those it includes with ``-r``.
+
+    Raises:
+        UsageError: it cannot be read, or a line is not a pinned requirement; the message names file and line.
+    """
+    packages: list[LockedPackage] = []
+    index: list[str] = []
+    _read(path, packages, index, ())
+    if not packages:
+        raise UsageError(f"the lock {path} lists no package; comparing with it would call every package superfluous")
+    return Lock(path=str(path), kind="requirements", packages=tuple(packages))
+
+
+def _read(path: Path, packages: list[LockedPackage], index: list[str], above: tuple[Path, ...]) -> None:
+    if path.resolve() in above or len(above) > _MAX_DEPTH:
+        raise UsageError(f"the lock {path} includes itself")
+    for number, line in _logical_lines(read_text(path)):
+        where = f"{path}:{number}"
+        include = _INCLUDE.match(line)
+        if include:
+            _read(path.parent / include[1].strip(), packages, index, (*above, path.resolve()))
+        elif line.startswith(("-i", "--index-url")):
+            index[:] = [re.split(r"[ =]", line, maxsplit=1)[-1].strip()]
+        elif line.startswith("-") and not _EDITABLE.match(line):
+            continue
+        else:
+            packages.append(_package(line, number, where, index[0] if index else None))
+
+
+def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
+    """Join continued lines, drop comments; each with the number of its first line."""
+    parts: list[str] = []
+    first = 0
+    for number, raw in enumerate(text.splitlines(), 1):
+        line = raw.rstrip()
+        if not parts:
+            first = number
+        comment = line.lstrip().startswith("#")
+        continued = line.endswith("\\") and not comment
+        body = "" if comment else _COMMENT.sub("", line.removesuffix("\\") if continued else line)
+        parts.append(body.strip())
+        if continued or (comment and len(parts) > 1 and parts[0]):
+            continue
+        joined = " ".join(part for part in parts if part)
+        parts = []
+        if joined:
+            yield first, joined
+    joined = " ".join(part for part in parts if part)
+    if joined:
+        yield first, joined
+
+
+def _package(line: str, number: int, where: str, index: str | None) -> LockedPackage:
+    hashes = frozenset(f"{algorithm}:{value.lower()}" for algorithm, value in _HASH.findall(line))
+    option = _OPTION.search(line)
+    body = (line[: option.start()] if option else line).strip()
+    editable = _EDITABLE.match(body)
+    if editable:
+        return _direct(_unquote(editable[1]), number, where, hashes, editable=True)
+    if _VCS.match(body) or re.match(r"^(\.{0,2}/|file:|https?:)", body):
+        return _direct(body, number, where, hashes)
+    try:
+        requirement = Requirement(body)
+    except InvalidRequirement as error:
+        reason = str(error).splitlines()[0]
+        raise UsageError(f"{where}: {body[:80]!r} is not a requirement ({reason})") from error
+    name = canonicalize_name(requirement.name)
+    if requirement.url:
+        return _located(name, requirement.url, requirement, number, hashes)
+    pins = [
+        item for item in requirement.specifier if item.operator in ("==", "===") and not item.version.endswith(".*")
+    ]
+    if not pins:
+        wanted = f"{requirement.name}=={'VERSION'}"
+        raise UsageError(f"{where}: {body[:80]!r} is not pinned to one version; a lock needs {wanted}")
+    return LockedPackage(
+        name=name,
+        version=pins[0].version,
+        marker=requirement.marker,
+        hashes=hashes,
+        index=index,
+        line=number,
+    )
+
+
+def _unquote(text: str) -> str:
+    try:
+        parts = shlex.split(text)
+    except ValueError:
+        return text.strip()
+    return parts[0] if len(parts) == 1 else text.strip()
+
+
+def _direct(place: str, number: int, where: str, hashes: frozenset[str], *, editable: bool = False) -> LockedPackage:
+    """A requirement that is only a place: the name is in the fragment or the file name."""
+    egg = re.search(r"#(?:.*&)?egg=([A-Za-z0-9._-]+)", place)
+    base = place.split("#")[0].split("?")[0].rstrip("/").rsplit("/", 1)[-1]
+    version: str | None = None
+    name = egg[1] if egg else None
+    if name is None:
+        try:
+            if base.endswith(".whl"):
+                name, parsed, _, _ = parse_wheel_filename(base)
+                version = str(parsed)
+            else:
+                name, parsed = parse_sdist_filename(base)
+                version = str(parsed)
+        except (InvalidWheelFilename, InvalidSdistFilename):
+            name = re.sub(r"(\.git)?(@.*)?$", "", base)
+    if not re.fullmatch(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?", name):
+        raise UsageError(f"{where}: the package at {place[:80]!r} has no name; write it as `NAME @ {place[:60]}`")
+    return LockedPackage(
+        name=canonicalize_name(name),
+        version=version,
+        direct=_place(place, hashes, editable=editable),
+        hashes=hashes,
+        line=number,
+    )
+
+
+def _located(name: str, url: str, requirement: Requirement, number: int, hashes: frozenset[str]) -> LockedPackage:
+    direct = _place(url, hashes)
+    version: str | None = None
+    files = ()
+    if direct.kind == "archive":
+        file = locked_file(None, url.split("#")[0], None, hashes)
+        files = (file,) if file.tags else ()  # type: ignore[assignment]
+        try:
+            if file.name.endswith(".whl"):
+                version = str(parse_wheel_filename(file.name)[1])
+            else:
+                version = str(parse_sdist_filename(file.name)[1])
+        except (InvalidWheelFilename, InvalidSdistFilename):
+            version = None
+    return LockedPackage(
+        name=name, version=version, marker=requirement.marker, direct=direct, files=files, hashes=hashes, line=number
+    )
+
+
+def _place(place: str, hashes: frozenset[str], *, editable: bool = False) -> Direct:
+    fragment = re.search(r"#.*?(?:sha256=([0-9a-fA-F]{64}))", place)
+    if fragment:
+        hashes = hashes | {f"sha256:{fragment[1].lower()}"}
+    url = place.split("#")[0]
+    if _VCS.match(url):
+        head, _, revision = url.rpartition("@")
+        commit = revision if head and "/" not in revision and _HEX.fullmatch(revision) else None
+        return Direct(kind="vcs", url=url.split("+", 1)[1], commit=commit, editable=editable, hashes=hashes)
+    archive = url.endswith((".whl", ".zip", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz"))
+    if archive and not editable:
+        return Direct(kind="archive", url=url, hashes=hashes)
+    return Direct(kind="directory", url=url if ":" in url else None, path=url, editable=editable)
