@@ -1,0 +1,190 @@
+"""Text for a person at a terminal."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+
+from rich import box
+from rich.console import Console, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text as Styled
+
+from envspec.findings import Cell, Finding, Group, HostStatus, Report, Row, Severity
+from envspec.report.escape import no_commands, plain
+from envspec.report.interface import CONSEQUENCE, View, fold_hosts, is_command, outcome, title
+from envspec.report.markdown import footer
+
+__all__ = ["Text", "console_for"]
+
+_STYLE: dict[Severity, str] = {"breaks": "bold red", "results": "yellow", "noise": "dim"}
+_KEY_COLUMNS = 28
+_CELL_COLUMNS = 14
+
+
+class Text:
+    """``--format text``: hosts by group, a table of what differs, the findings, a footer with the counts."""
+
+    name = "text"
+
+    def render(self, report: Report, view: View) -> str:
+        buffer = io.StringIO()
+        console = console_for(buffer, view)
+        for part in _parts(report, view):
+            # What does not wrap is a command to copy: it goes over the edge rather than being broken.
+            console.print(part, soft_wrap=isinstance(part, Styled) and part.no_wrap is True)
+        # A line that wrapping happened to begin with "::" is no workflow command of ours.
+        return no_commands("\n".join(line.rstrip() for line in buffer.getvalue().splitlines()) + "\n")
+
+
+def console_for(buffer: io.StringIO, view: View) -> Console:
+    """A console that takes nothing from the environment: the view says it all, and markup is never read from text."""
+    return Console(
+        file=buffer,
+        width=view.width,
+        force_terminal=view.colour,
+        no_color=not view.colour,
+        color_system="standard" if view.colour else None,
+        markup=False,
+        emoji=False,
+        highlight=False,
+        legacy_windows=False,
+        safe_box=True,
+        _environ={},
+    )
+
+
+def _parts(report: Report, view: View) -> Iterator[RenderableType]:
+    yield Styled.assemble((f"envspec {plain(report.command)}", "bold"), f"  compared with {plain(report.reference)}" if report.reference else "")
+    yield from _hosts(report)
+    rows = [row for row in report.rows if view.verbose or not (row.declared or row.ignored)]
+    if rows:
+        yield from _tables(rows, report.groups, view)
+    yield from _findings(report, view)
+    for note in report.notes:
+        yield Styled(f"note: {plain(note)}")
+    yield Styled("")
+    yield Styled(", ".join(footer(report)) + ".")
+    worst = next((finding.severity for finding in report.findings if finding.counts), None)
+    failed = any(host.status == "failed" for host in report.hosts)
+    yield Styled(outcome(report), style="bold red" if failed else _STYLE[worst] if worst else "bold green")
+
+
+def _hosts(report: Report) -> Iterator[RenderableType]:
+    by_group: dict[tuple[str | None, str | None], list[HostStatus]] = {}
+    for host in report.hosts:
+        if host.status != "failed":
+            by_group.setdefault((host.group, host.role), []).append(host)
+    if report.hosts:
+        yield Styled("")
+    for (group, role), members in by_group.items():
+        line = Styled("  ")
+        if group:
+            line.append(f"{plain(group)}  ", style="bold")
+        line.append(plain(fold_hosts(host.label for host in members)))
+        if role and role not in (host.label for host in members):
+            line.append(f"  {plain(role)}", style="cyan")
+        if len(members) > 1:
+            line.append(f"  ({len(members)} hosts)")
+        if members[0].summary:
+            line.append(f"  {plain(members[0].summary)}", style="dim")
+        yield line
+        for host in members:
+            if host.status == "partial":
+                yield _indented(Styled(f"{plain(host.label)} was read in part: {plain(host.reason or 'no reason given')}", style="yellow"), 6)
+    for host in report.hosts:
+        if host.status == "failed":
+            yield _indented(Styled(f"{plain(host.label)} could not be captured: {plain(host.reason or 'no reason given')}", style="bold red"), 2)
+
+
+def _tables(rows: Sequence[Row], groups: Sequence[Group], view: View) -> Iterator[RenderableType]:
+    """Rows are what differs, columns are groups; as many columns a table as the width allows, the reference in each."""
+    reference = next((number for number, group in enumerate(groups) if group.reference), None)
+    others = [number for number in range(len(groups)) if number != reference]
+    first = [] if reference is None else [reference]
+    room = max(1, (view.width - _KEY_COLUMNS) // _CELL_COLUMNS - len(first))
+    for start in range(0, max(1, len(others)), room):
+        yield Styled("")
+        yield _table(rows, groups, [*first, *others[start : start + room]], view)
+    states = {cell.state for row in rows for cell in row.cells}
+    legend = [words for state, words in (("same", "= as the reference"), ("absent", "- not there"), ("unknown", "? could not be read"),
+                                         ("unlisted", ". the lock says nothing about it")) if state in states]  # fmt: skip
+    if legend:
+        yield Styled("  " + "   ".join(legend), style="dim")
+
+
+def _table(rows: Sequence[Row], groups: Sequence[Group], columns: Sequence[int], view: View) -> Table:
+    table = Table(box=box.ASCII if view.ascii else box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="bold")
+    table.add_column("differs", overflow="fold", max_width=_KEY_COLUMNS)
+    for number in columns:
+        group = groups[number]
+        name = plain(group.name)
+        if len(group.hosts) == 1 and group.hosts[0] != group.name:
+            name += f" {plain(group.hosts[0])}"
+        elif len(group.hosts) > 1:
+            name += f" ({len(group.hosts)} hosts)"
+        table.add_column(name, overflow="fold")
+    for row in rows:
+        key = Styled(plain(row.key), style=_STYLE[row.severity])
+        if row.names and (view.verbose or len(row.names) > 1):
+            key.append(f" ({', '.join(map(plain, row.names))})", style="dim")
+        table.add_row(key, *(_cell(row.cells[number], groups[number].reference) for number in columns))
+    return table
+
+
+def _cell(cell: Cell, reference: bool) -> Styled:
+    if cell.state == "absent":
+        return Styled("-")
+    if cell.state == "unknown":
+        return Styled("?")
+    if cell.state == "unlisted":
+        return Styled(".", style="dim")
+    if cell.state == "same":
+        return Styled(plain(cell.text)) if reference and cell.text else Styled("=", style="dim")
+    return Styled(plain(cell.text or "="))
+
+
+def _findings(report: Report, view: View) -> Iterator[RenderableType]:
+    shown = [finding for finding in report.findings if finding.counts]
+    for severity, members in groupby(shown, key=lambda finding: finding.severity):
+        found = list(members)
+        yield Styled("")
+        yield Styled(f"{CONSEQUENCE[severity]} ({len(found)})", style=_STYLE[severity])
+        for _, same in groupby(found, key=lambda finding: (finding.code, finding.why)):
+            yield from _rule(list(same), folded=severity == "noise" and not view.verbose)
+    if view.verbose:
+        accepted = [finding for finding in report.findings if not finding.counts]
+        if accepted:
+            yield Styled("")
+            yield Styled(f"Declared or ignored ({len(accepted)})", style="dim")
+            for _, same in groupby(accepted, key=lambda finding: (finding.code, finding.why)):
+                yield from _rule(list(same), folded=True)
+
+
+def _rule(findings: Sequence[Finding], *, folded: bool) -> Iterator[RenderableType]:
+    first = findings[0]
+    yield _indented(Styled.assemble((plain(first.code), "bold"), f" {plain(title(first))}"), 2)
+    if not folded:
+        yield _indented(Styled(plain(first.why), style="dim"), 8)
+    for finding in findings:
+        where = f"{plain(str(finding.location))}  " if finding.location else ""
+        line = Styled.assemble((where, "cyan"), (plain(finding.subject), "bold"), f"  {plain(finding.what)}")
+        if finding.hosts:
+            line.append(f"  (on {plain(fold_hosts(finding.hosts))})", style="cyan")
+        yield _indented(line, 4)
+        if not folded and finding.fix:
+            for number, command in enumerate(finding.fix.split("\n")):
+                yield from _mend(plain(command), "fix: " if number == 0 else "     ")
+
+
+def _mend(line: str, lead: str) -> Iterator[RenderableType]:
+    if is_command(line):
+        yield Styled(f"        {lead}{line}", style="green", no_wrap=True)
+    else:
+        yield _indented(Styled(lead + line, style="green"), 8)
+
+
+def _indented(text: Styled, columns: int) -> Padding:
+    return Padding(text, (0, 0, 0, columns))
