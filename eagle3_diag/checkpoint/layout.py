@@ -121,7 +121,7 @@ class _Tensors:
         shape = self.shape(name)
         if shape is None:
             raise missing_tensor(self.path, (name,), self.stored.values())
-        if len(shape) != 2:
+        if len(shape) != 2 or 0 in shape:
             raise InputError(f"{self.path}: {self.stored[name]} has shape {list(shape)}, expected a matrix; the file is not this drafter's.")
         return shape[0], shape[1]
 

@@ -240,5 +240,5 @@ def test_missing_numbers(key: str, tmp_path: Path) -> None:
 
 
 def test_missing_directory(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="give the directory that holds the target's config.json"):
+    with pytest.raises(InputError, match="give the directory that holds the target's config"):
         read_target(tmp_path / "none")
