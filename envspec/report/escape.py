@@ -70,12 +70,13 @@ def annotation_property(text: str) -> str:
     return annotation_data(plain(text)).replace(":", "%3A").replace(",", "%2C")
 
 
-_PROSE = re.compile(r"[\\`*_\[\]<>&|~#!$]|:(?=//)|(?<=www)\.|(?<![\w.])@(?=\w)", re.IGNORECASE)
+# An underscore inside a word is no emphasis; the edge of a run of them may be.
+_PROSE = re.compile(r"[\\`*\[\]<>&|~#!$]|(?<![^\W_])_+|_+(?![^\W_])|:(?=//)|(?<=www)\.|(?<![\w.])@(?=\w)", re.IGNORECASE)
 
 
 def prose(text: str) -> str:
     """Text for a Markdown sentence or table cell: markup, links and mentions are shown as they were written."""
-    escaped = _PROSE.sub(lambda found: f"&#{ord(found[0])};", plain(text))
+    escaped = _PROSE.sub(lambda found: "".join(f"&#{ord(char)};" for char in found[0]), plain(text))
     return escaped.replace("&#64;", "&#64;<!-- -->")  # a mention is looked for after entities are decoded
 
 

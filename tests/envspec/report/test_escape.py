@@ -29,7 +29,7 @@ hostile = st.lists(
         [
             "::error::", "##[error]", "::set-output name=x::y", "\x1b[2J", "\x1b]8;;http://a.example\x07", "\r\n", "\n",
             "\u202e", "\u200b", "\ud800", "|", "\\", "`", "``", "<script>", "</code>", "<!--", "&#124;", "&amp;", "](", "[x](y)",
-            "*", "_", "~~", "#", "@octocat", "%0A", "]]>", ",", "title=", "$(id)", "https://a.example", "www.a.example",
+            "*", "_", "__", "~~", "#", "@octocat", "%0A", "]]>", ",", "title=", "$(id)", "https://a.example", "www.a.example",
         ]
     )
     | st.text(max_size=4),
