@@ -90,6 +90,8 @@ def platforms(platform: str, libc: str | None, libc_version: str | None, pointer
         arch = plain.removeprefix("linux_")
         if pointer_bits == 32:
             arch = {"x86_64": "i686", "aarch64": "armv8l"}.get(arch, arch)
+        # A wheel built on this very kind of host outranks the portable ones, as in packaging.tags.
+        yield f"linux_{arch}"
         match = re.match(r"(\d+)\.(\d+)", libc_version or "")
         if match and libc == "glibc":
             lowest = 5 if arch in _OLD_GLIBC else 17
@@ -101,7 +103,7 @@ def platforms(platform: str, libc: str | None, libc_version: str | None, pointer
         elif match and libc == "musl":
             for minor in range(int(match[2]), -1, -1):
                 yield f"musllinux_{match[1]}_{minor}_{arch}"
-        plain = f"linux_{arch}"
+        return
     yield plain
 
 
