@@ -20,9 +20,6 @@ from __future__ import annotations
 
 import sys
 
-if __name__ == "__main__":  # fed over stdin: no module of the working directory may stand in for the standard library
-    sys.path[:] = [entry for entry in sys.path if entry not in ("", ".")]
-
 import ast
 import builtins
 import difflib
@@ -31,9 +28,10 @@ import os
 import pkgutil
 import re
 import sysconfig
+import threading
 import time
 import warnings
-from typing import Any, Dict, Iterable, Iterator, List, Optional, Sequence, Set, Tuple, Union
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Sequence, Set, Tuple
 
 MAX_CALL_DEPTH = 10
 MAX_CALL_STEPS = 3000
@@ -291,13 +289,42 @@ def _editable_finders(path: Sequence[str]) -> Tuple[Dict[str, str], Dict[str, Li
                             mapping.setdefault(str(key), item_value)
                         elif target.id == "NAMESPACES" and isinstance(item_value, list):
                             namespaces.setdefault(str(key), [str(p) for p in item_value])
-    foreign: List[Set[str]] = []
-    for finder in sys.meta_path:
-        for attribute in ("known_source_files", "known_wheel_files", "_top_level_modules"):
-            known = getattr(finder, "__dict__", {}).get(attribute)
-            if isinstance(known, (dict, set, frozenset, list, tuple)) and known:
-                foreign.append({str(name) for name in known})
-    return mapping, namespaces, foreign
+    return mapping, namespaces, _other_editables(path)
+
+
+def _other_editables(path: Sequence[str]) -> List[Set[str]]:
+    """Module names in the tables that the loaders of other build backends are installed with.
+
+    Such a loader is a module beside the `.pth` file that imports it; it ends in `install({...}, ...)`.
+    """
+    result: List[Set[str]] = []
+    for entry in path:
+        try:
+            names = [n for n in os.listdir(entry) if n.endswith(".pth") and "editable" in n]
+        except OSError:
+            continue
+        for item in names:
+            try:
+                with open(os.path.join(entry, item), encoding="utf-8", errors="replace") as file:
+                    modules = re.findall(r"^import\s+(\w+)", file.read(), re.M)
+            except OSError:
+                continue
+            for module in modules:
+                try:
+                    with open(os.path.join(entry, module + ".py"), "rb") as file_bytes:
+                        tree = ast.parse(file_bytes.read())
+                except (OSError, SyntaxError, ValueError):
+                    continue
+                for node in tree.body:
+                    call = node.value if isinstance(node, ast.Expr) else None
+                    if isinstance(call, ast.Call) and getattr(call.func, "id", "") == "install":
+                        known: Set[str] = set()
+                        for argument in call.args:
+                            if isinstance(argument, (ast.Dict, ast.Set)):
+                                keys = argument.keys if isinstance(argument, ast.Dict) else argument.elts
+                                known.update(k.value for k in keys if isinstance(getattr(k, "value", None), str))
+                        result.append(known)
+    return result
 
 
 # ------------------------------------------------------------------------------------------------------ abstract values
@@ -516,7 +543,7 @@ def _names_bound(nodes: Iterable[Any]) -> Set[str]:
 
 # ------------------------------------------------------------------------------------------------- calls that are known
 
-_PLATFORM = {
+_PLATFORM: Dict[str, Callable[[], Any]] = {
     "system": lambda: os.uname().sysname if hasattr(os, "uname") else {"win32": "Windows"}.get(sys.platform, ""),
     "machine": lambda: os.uname().machine if hasattr(os, "uname") else UNKNOWN,
     "release": lambda: os.uname().release if hasattr(os, "uname") else UNKNOWN,
@@ -1247,7 +1274,7 @@ class Machine:
         self.ev(node.subject, scope)
         for case in node.cases:
             for name in _names_bound([case.pattern]) | {
-                n.name for n in ast.walk(case.pattern) if getattr(n, "name", None) and isinstance(n.name, str)
+                str(getattr(n, "name", "")) for n in ast.walk(case.pattern) if isinstance(getattr(n, "name", None), str)
             }:
                 scope.names[name] = UNKNOWN
         self._either([(case.body, None) for case in node.cases] + [((), None)], scope)
@@ -1654,7 +1681,7 @@ class Machine:
     def _qualified(self, value: Any) -> str:
         """`module.function` for functions of the standard library and of modules the walk knows."""
         if isinstance(value, Function) and value.scope.kind == "module" and hasattr(value.node, "name"):
-            return value.scope.module.name + "." + value.node.name
+            return str(value.scope.module.name + "." + value.node.name)
         if isinstance(value, Class):
             return value.module.name + "." + value.name
         if isinstance(value, Native):
@@ -2212,7 +2239,7 @@ def answer(request: Dict[str, Any]) -> Dict[str, Any]:
     """
     local = [str(name) for name in request.get("local") or []]
     base = request.get("path")
-    path = list(sys.path if base is None else base)
+    path = list(search_path() if base is None else base)
     path = [os.path.expanduser(p) for p in request.get("prepend") or []] + [p for p in path if p]
     seconds = float(request.get("seconds") or 20)
     machine = Machine(Finder(path, local), time.monotonic() + seconds)
@@ -2286,4 +2313,44 @@ def host_values() -> Dict[str, Any]:
     }
 
 
-Answer = Dict[str, Union[str, Any]]
+PROBE: Optional[str] = None  # the text of the snapshot probe, where it was sent along
+
+
+def search_path() -> List[str]:
+    """`sys.path` as a script would find it, without the script's own directory.
+
+    The source is run with `-S`, so that no `.pth` line is executed; the snapshot probe knows what `site` would add.
+    """
+    if PROBE is None:
+        return [entry for entry in sys.path if entry]
+    space: Dict[str, Any] = {"__name__": "envspec_probe"}
+    exec(compile(PROBE, "<envspec probe>", "exec", 0, True), space)
+    path = space["SearchPath"]()
+    path.build(space["Python"](), [])
+    return [entry["path"] for entry in path.entries]
+
+
+def main(request: Dict[str, Any]) -> Dict[str, Any]:
+    """`answer` on a stack deep enough for long chains of imports."""
+    result: List[Any] = []
+
+    def work() -> None:
+        try:
+            result.append(answer(request))
+        except BaseException as error:
+            result.append(error)
+
+    limit = sys.getrecursionlimit()
+    try:
+        threading.stack_size(256 << 20)
+        sys.setrecursionlimit(20000)
+    except (ValueError, RuntimeError):
+        pass
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    sys.setrecursionlimit(limit)
+    threading.stack_size(0)
+    if isinstance(result[0], BaseException):
+        raise result[0]
+    return dict(result[0])
