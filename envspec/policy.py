@@ -1,0 +1,170 @@
+"""What a spec and a baseline do to findings: other severities, ignores with an end date, accepted fingerprints.
+
+``apply`` is idempotent and may run over any list of findings; ``audit`` reports entries that have expired or match nothing,
+and is told which families were looked for, so that an ignore for preflight is not called unused by a diff.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import json
+import os
+import tempfile
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import date
+from pathlib import Path
+from typing import Final
+
+from envspec.errors import UsageError
+from envspec.findings import Finding, Location, sort_findings
+from envspec.rules import FAMILIES, finding
+from envspec.spec import Ignore, Spec
+
+__all__ = ["BASELINE_SCHEMA", "Baseline", "apply", "audit", "load_baseline", "save_baseline"]
+
+BASELINE_SCHEMA: Final = "envspec/baseline/1"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Baseline:
+    """Accepted findings: fingerprint to a line of text that says what it was."""
+
+    path: str = ""
+    accepted: Mapping[str, str] = field(default_factory=dict)
+
+
+def load_baseline(path: str | Path) -> Baseline:
+    """Read a baseline file.
+
+    Raises:
+        UsageError: it cannot be read or is not a baseline.
+    """
+    place = Path(path)
+    try:
+        data = json.loads(place.read_bytes())
+    except OSError as error:
+        raise UsageError(f"cannot read the baseline {place}: {error.strerror or error}") from error
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"the baseline {place} is not valid JSON: {error}") from error
+    if not isinstance(data, dict) or data.get("schema") != BASELINE_SCHEMA:
+        raise UsageError(f"{place} is not a baseline: its 'schema' is not {BASELINE_SCHEMA!r}")
+    accepted = data.get("accepted")
+    if not isinstance(accepted, dict) or not all(isinstance(text, str) for text in accepted.values()):
+        raise UsageError(f"the baseline {place}: accepted: expected a table of fingerprint to text")
+    return Baseline(path=str(place), accepted=accepted)
+
+
+def save_baseline(findings: Iterable[Finding], path: str | Path) -> None:
+    """Write the findings that count as a new baseline, atomically and sorted."""
+    place = Path(path)
+    accepted = {
+        item.fingerprint: f"{item.code} {item.subject} on {', '.join(item.hosts)}"
+        for item in findings
+        if not item.declared
+    }
+    text = json.dumps({"schema": BASELINE_SCHEMA, "accepted": accepted}, indent=1, sort_keys=True) + "\n"
+    try:
+        handle, temporary = tempfile.mkstemp(prefix=f".{place.name}.", dir=place.parent)
+        try:
+            with os.fdopen(handle, "w", encoding="ascii") as file:
+                file.write(text)
+            Path(temporary).chmod(0o644)
+            Path(temporary).replace(place)
+        except BaseException:
+            Path(temporary).unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        raise UsageError(f"cannot write the baseline {place}: {error.strerror or error}") from error
+
+
+def apply(
+    findings: Iterable[Finding],
+    spec: Spec | None = None,
+    baseline: Baseline | None = None,
+    *,
+    roles: Mapping[str, str | None] | None = None,
+    today: date | None = None,
+) -> tuple[Finding, ...]:
+    """Findings with the spec's severities, and marked ``ignored`` where an ignore or the baseline accepts them.
+
+    Args:
+        roles: host label to role, for ignores that name roles.
+        today: the day that end dates are compared with.
+    """
+    day = today or date.today()
+    of = roles or {}
+    out = []
+    for item in findings:
+        severity = item.severity
+        for override in spec.severity if spec else ():
+            if override.code == item.code:
+                severity = override.severity
+        accepted = baseline is not None and item.fingerprint in baseline.accepted
+        for ignore in spec.ignores if spec else ():
+            accepted = accepted or (_current(ignore, day) and _matches(ignore, item, of))
+        out.append(item.replace(severity=severity, ignored=item.ignored or accepted))
+    return sort_findings(out)
+
+
+def audit(
+    findings: Iterable[Finding],
+    spec: Spec | None = None,
+    baseline: Baseline | None = None,
+    *,
+    roles: Mapping[str, str | None] | None = None,
+    today: date | None = None,
+    families: Collection[str] = tuple(FAMILIES),
+    differences: Collection[int] = (),
+) -> tuple[Finding, ...]:
+    """Findings about the spec and baseline themselves.
+
+    Args:
+        families: which families (``EP2``) were looked for; entries for others are left alone.
+        differences: indexes of ``spec.declared`` that covered a difference.
+    """
+    day = today or date.today()
+    of = roles or {}
+    known = tuple(findings)
+    out: list[Finding] = []
+    if spec is not None:
+        for ignore in spec.ignores:
+            if ignore.code[:3] not in families:
+                continue
+            place = Location(file=spec.path, line=ignore.line)
+            used = [item for item in known if _matches(ignore, item, of)]
+            if not _current(ignore, day):
+                what = f"the ignore of {ignore} ended on {ignore.until}; {len(used)} findings count again"
+                out.append(finding("EP905", str(ignore), (), what, location=place))
+            elif not used:
+                out.append(finding("EP906", str(ignore), (), f"the ignore of {ignore} matches nothing", location=place))
+        if "EP2" in families:
+            for index, declared in enumerate(spec.declared):
+                if index not in differences:
+                    place = Location(file=spec.path, line=declared.line)
+                    what = f"the declared difference in {declared} does not occur"
+                    out.append(finding("EP906", str(declared), (), what, location=place))
+    if baseline is not None:
+        present = {item.fingerprint for item in known}
+        gone = {key: text for key, text in baseline.accepted.items() if key not in present and text[:3] in families}
+        if gone:
+            first = sorted(gone.values())[0]
+            more = f" and {len(gone) - 1} more" if len(gone) > 1 else ""
+            what = f"{len(gone)} accepted findings no longer occur: {first}{more}"
+            out.append(finding("EP907", Path(baseline.path).name, (), what, location=Location(file=baseline.path)))
+    return tuple(out)
+
+
+def _current(ignore: Ignore, day: date) -> bool:
+    """An ignore holds through its last day."""
+    return ignore.until is None or day <= ignore.until
+
+
+def _matches(ignore: Ignore, item: Finding, roles: Mapping[str, str | None]) -> bool:
+    if item.code != ignore.code and not (len(ignore.code) == 3 and item.code.startswith(ignore.code)):
+        return False
+    if not fnmatch.fnmatchcase(item.subject.lower(), ignore.subject.lower()):
+        return False
+    if ignore.hosts and not all(any(fnmatch.fnmatchcase(host, name) for name in ignore.hosts) for host in item.hosts):
+        return False
+    return not ignore.roles or all(roles.get(host) in ignore.roles for host in item.hosts)

@@ -1,0 +1,587 @@
+"""``envspec.yaml`` (or ``[tool.envspec]`` in pyproject.toml): what the hosts are and what may differ between them.
+
+A mistake is one sentence with the key path and the line: ``envspec.yaml:12: roles.infer.versions.torch: …``.
+"""
+
+from __future__ import annotations
+
+import difflib
+import fnmatch
+import json
+import re
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import date, datetime
+from pathlib import Path
+from typing import Final, NoReturn, cast
+
+import yaml
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.utils import canonicalize_name
+
+from envspec.errors import UsageError
+from envspec.findings import SEVERITIES, FailOn, Severity
+from envspec.rules import RULES
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+__all__ = [
+    "Declared",
+    "HostSpec",
+    "Ignore",
+    "Override",
+    "RoleSpec",
+    "Spec",
+    "find_spec",
+    "init_text",
+    "load_spec",
+]
+
+_KINDS: Final = ("package", "component", "variable", "host", "library", "limit", "setting")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HostSpec:
+    """A host by name: its target in the command line's syntax, and its role."""
+
+    name: str
+    target: str
+    role: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RoleSpec:
+    """What holds for the hosts of one role. ``baseline`` names a host, or a snapshot file, that the others follow."""
+
+    name: str
+    lock: str | None = None
+    baseline: str | None = None
+    requires: tuple[str, ...] = ()
+    versions: Mapping[str, SpecifierSet] = field(default_factory=dict)
+    scripts: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Declared:
+    """A difference between roles that is meant. ``kind`` and ``pattern`` name what may differ (``*`` is allowed)."""
+
+    kind: str
+    pattern: str
+    roles: frozenset[str]
+    reason: str | None = None
+    line: int | None = None
+
+    def covers(self, kind: str, key: str, roles: Iterable[str | None]) -> bool:
+        """Whether this declares a difference in ``key`` between hosts of these roles. No roles means any."""
+        concerned = set(roles)
+        if None in concerned or (self.roles and not concerned <= self.roles):
+            return False
+        return self.kind == kind and fnmatch.fnmatchcase(key, self.pattern)
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.pattern}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ignore:
+    """Findings that are accepted, with the reason and until when. ``code`` may be a family (``EP8``)."""
+
+    code: str
+    subject: str = "*"
+    hosts: frozenset[str] = frozenset()
+    roles: frozenset[str] = frozenset()
+    reason: str
+    until: date | None = None
+    line: int | None = None
+
+    def __str__(self) -> str:
+        return self.code if self.subject == "*" else f"{self.code} {self.subject}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Override:
+    """Another severity for a code."""
+
+    code: str
+    severity: Severity
+    line: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Spec:
+    """The file as read. Paths in it are relative to ``root``, the directory it stands in."""
+
+    path: str
+    root: Path
+    hosts: Mapping[str, HostSpec] = field(default_factory=dict)
+    roles: Mapping[str, RoleSpec] = field(default_factory=dict)
+    lock: str | None = None
+    requires: tuple[str, ...] = ()
+    versions: Mapping[str, SpecifierSet] = field(default_factory=dict)
+    declared: tuple[Declared, ...] = ()
+    ignores: tuple[Ignore, ...] = ()
+    severity: tuple[Override, ...] = ()
+    fail_on: FailOn = "breaks"
+
+    def required(self, role: str | None) -> tuple[str, ...]:
+        """Canonical names of the packages that every host of the role must have."""
+        own = self.roles[role].requires if role in self.roles else ()
+        return tuple(dict.fromkeys((*self.requires, *own)))
+
+    def policies(self, role: str | None) -> dict[str, SpecifierSet]:
+        """Version policies of the role; its own ones replace the general ones."""
+        own = self.roles[role].versions if role in self.roles else {}
+        return {**self.versions, **own}
+
+    def baseline_of(self, role: str | None) -> str | None:
+        """The role's baseline host, as written."""
+        return self.roles[role].baseline if role in self.roles else None
+
+    def declaration(self, kind: str, key: str, roles: Iterable[str | None]) -> Declared | None:
+        """The first declaration that covers a difference."""
+        concerned = tuple(roles)
+        return next((item for item in self.declared if item.covers(kind, key, concerned)), None)
+
+
+# Reading. Each value is read with its key path; the line of a path comes from the file's own structure.
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    path: Path
+    lines: Mapping[str, int]
+
+    def fail(self, where: str, message: str) -> NoReturn:
+        place: str | None = where
+        while place and place not in self.lines:
+            place = place.rpartition(".")[0] if not place.endswith("]") else place.rpartition("[")[0]
+        line = self.lines.get(place or "")
+        prefix = f"{self.path}:{line}" if line else str(self.path)
+        raise UsageError(f"{prefix}: {where + ': ' if where else ''}{message}")
+
+
+def find_spec(directory: Path | None = None) -> Path | None:
+    """``envspec.yaml`` in the directory, else a pyproject.toml in it that has ``[tool.envspec]``, else None."""
+    place = directory or Path.cwd()
+    for name in ("envspec.yaml", "envspec.yml"):
+        if (place / name).is_file():
+            return place / name
+    project = place / "pyproject.toml"
+    if project.is_file():
+        try:
+            if "envspec" in tomllib.loads(project.read_text(encoding="utf-8")).get("tool", {}):
+                return project
+        except (OSError, ValueError, AttributeError):
+            return None
+    return None
+
+
+def load_spec(path: str | Path) -> Spec:
+    """Read a spec file.
+
+    Raises:
+        UsageError: it cannot be read or holds a mistake; the message names file, line and key path.
+    """
+    place = Path(path)
+    try:
+        text = place.read_text(encoding="utf-8-sig")
+    except OSError as error:
+        raise UsageError(f"cannot read the spec {place}: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"the spec {place} is not UTF-8 text (byte {error.start})") from error
+    data, lines = _from_toml(text, place) if place.suffix == ".toml" else _from_yaml(text, place)
+    return _spec(data, _Source(place, lines))
+
+
+def _from_yaml(text: str, path: Path) -> tuple[object, dict[str, int]]:
+    lines: dict[str, int] = {}
+    try:
+        node = yaml.compose(text, Loader=yaml.SafeLoader)
+        if node is None:
+            return {}, lines
+        _mark(node, "", lines, _Source(path, lines), frozenset())
+        return yaml.safe_load(text), lines
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line = f":{mark.line + 1}" if mark else ""
+        raise UsageError(f"{path}{line}: this is not valid YAML: {error.problem or error.context}") from error
+    except (yaml.YAMLError, ValueError, RecursionError, TypeError) as error:
+        raise UsageError(f"{path}: this is not valid YAML: {str(error).splitlines()[0]}") from error
+
+
+def _mark(node: yaml.Node, where: str, lines: dict[str, int], source: _Source, above: frozenset[int]) -> None:
+    if id(node) in above or len(above) > 50:
+        source.fail(where, "this refers to itself or is nested too deeply")
+    inside = above | {id(node)}
+    if isinstance(node, yaml.MappingNode):
+        seen: set[str] = set()
+        for key, value in node.value:
+            name = str(key.value)
+            place = f"{where}.{name}" if where else name
+            lines[place] = key.start_mark.line + 1
+            if name in seen:
+                source.fail(place, "this key stands twice; the first one would be lost")
+            seen.add(name)
+            _mark(value, place, lines, source, inside)
+    elif isinstance(node, yaml.SequenceNode):
+        for index, value in enumerate(node.value):
+            place = f"{where}[{index}]"
+            lines[place] = value.start_mark.line + 1
+            _mark(value, place, lines, source, inside)
+
+
+def _from_toml(text: str, path: Path) -> tuple[object, dict[str, int]]:
+    try:
+        data = tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise UsageError(f"{path}: this is not valid TOML: {error}") from error
+    if path.name == "pyproject.toml":
+        tool = data.get("tool", {})
+        data = tool.get("envspec", {}) if isinstance(tool, dict) else {}
+    return data, _toml_lines(text)
+
+
+_TOML_HEADER: Final = re.compile(r"^\s*(\[\[?)\s*([^\[\]#]+?)\s*\]\]?\s*(?:#.*)?$")
+_TOML_KEY: Final = re.compile(
+    r"""^\s*((?:[A-Za-z0-9_-]+|"[^"]*"|'[^']*')(?:\s*\.\s*(?:[A-Za-z0-9_-]+|"[^"]*"|'[^']*'))*)\s*="""
+)
+
+
+def _toml_lines(text: str) -> dict[str, int]:
+    """Key path to line, for headers and the keys under them. tomllib keeps no positions."""
+    lines: dict[str, int] = {}
+    counts: dict[str, int] = {}
+    table = ""
+    for number, line in enumerate(text.splitlines(), 1):
+        header = _TOML_HEADER.match(line)
+        if header:
+            table = _dotted(header[2]).removeprefix("tool.envspec").removeprefix(".")
+            if header[1] == "[[":
+                counts[table] = counts.get(table, -1) + 1
+                table = f"{table}[{counts[table]}]"
+            lines.setdefault(table, number)
+            continue
+        key = _TOML_KEY.match(line)
+        if key:
+            name = _dotted(key[1])
+            lines.setdefault(f"{table}.{name}" if table else name, number)
+    return lines
+
+
+def _dotted(text: str) -> str:
+    return ".".join(part.strip().strip("\"'") for part in text.split("."))
+
+
+def _spec(data: object, source: _Source) -> Spec:
+    table = _table(data, "", source)
+    known = {
+        "version": None,
+        "hosts": None,
+        "roles": None,
+        "lock": None,
+        "requires": None,
+        "versions": None,
+        "declared": None,
+        "ignore": None,
+        "severity": None,
+        "fail-on": None,
+    }
+    _only(table, known, "", source)
+    if table.get("version", 1) != 1 or isinstance(table.get("version"), bool):
+        source.fail("version", f"expected 1, found {table['version']!r}")
+    roles = {
+        name: _role(name, value, f"roles.{name}", source)
+        for name, value in _table(table.get("roles"), "roles", source).items()
+    }
+    hosts = {
+        name: _host(name, value, f"hosts.{name}", roles, source)
+        for name, value in _table(table.get("hosts"), "hosts", source).items()
+    }
+    fail_on = table.get("fail-on", "breaks")
+    if fail_on not in ("breaks", "results", "any", "never"):
+        source.fail("fail-on", f"expected breaks, results, any or never, found {fail_on!r}")
+    spec_roles = set(roles) | {host.role for host in hosts.values() if host.role}
+    return Spec(
+        path=str(source.path),
+        root=source.path.parent,
+        hosts=hosts,
+        roles=roles,
+        lock=_text(table, "lock", "lock", source),
+        requires=_names(table.get("requires"), "requires", source),
+        versions=_versions(table.get("versions"), "versions", source),
+        declared=tuple(
+            _declared(item, f"declared[{index}]", spec_roles, source)
+            for index, item in enumerate(_list(table.get("declared"), "declared", source))
+        ),
+        ignores=tuple(
+            _ignore(item, f"ignore[{index}]", source)
+            for index, item in enumerate(_list(table.get("ignore"), "ignore", source))
+        ),
+        severity=tuple(
+            _override(code, value, f"severity.{code}", source)
+            for code, value in _table(table.get("severity"), "severity", source).items()
+        ),
+        fail_on=cast("FailOn", fail_on),
+    )
+
+
+def _host(name: str, value: object, where: str, roles: Mapping[str, RoleSpec], source: _Source) -> HostSpec:
+    if isinstance(value, str):
+        return HostSpec(name=name, target=_checked_target(value, where, source))
+    table = _table(value, where, source)
+    _only(table, ("target", "role"), where, source)
+    target = _text(table, "target", f"{where}.target", source)
+    if target is None:
+        source.fail(where, "the key 'target' is missing, such as `target: user@gpu:~/env/bin/python3`")
+    role = _text(table, "role", f"{where}.role", source)
+    if role is not None and roles and role not in roles:
+        source.fail(f"{where}.role", f"there is no role {role!r}{_near(role, roles)}")
+    return HostSpec(name=name, target=_checked_target(target, where, source), role=role)
+
+
+def _checked_target(target: str, where: str, source: _Source) -> str:
+    if not target.strip() or target.startswith("-") or any(ord(char) < 32 for char in target):
+        source.fail(where, f"{target!r} is not a host")
+    return target
+
+
+def _role(name: str, value: object, where: str, source: _Source) -> RoleSpec:
+    table = _table(value, where, source)
+    _only(table, ("lock", "baseline", "requires", "versions", "scripts"), where, source)
+    return RoleSpec(
+        name=name,
+        lock=_text(table, "lock", f"{where}.lock", source),
+        baseline=_text(table, "baseline", f"{where}.baseline", source),
+        requires=_names(table.get("requires"), f"{where}.requires", source),
+        versions=_versions(table.get("versions"), f"{where}.versions", source),
+        scripts=_texts(table.get("scripts"), f"{where}.scripts", source),
+    )
+
+
+def _declared(value: object, where: str, roles: set[str], source: _Source) -> Declared:
+    table = _table(value, where, source)
+    _only(table, (*_KINDS, "roles", "reason"), where, source)
+    kinds = [kind for kind in _KINDS if kind in table]
+    if len(kinds) != 1:
+        source.fail(where, f"expected one of {', '.join(_KINDS)} to say what may differ")
+    kind = kinds[0]
+    pattern = _text(table, kind, f"{where}.{kind}", source) or "*"
+    if kind in ("package", "component") and "*" not in pattern:
+        pattern = canonicalize_name(pattern)
+    named = _texts(table.get("roles"), f"{where}.roles", source)
+    for index, role in enumerate(named):
+        if roles and role not in roles:
+            source.fail(f"{where}.roles[{index}]", f"there is no role {role!r}{_near(role, roles)}")
+    return Declared(
+        kind=kind,
+        pattern=pattern,
+        roles=frozenset(named),
+        reason=_text(table, "reason", f"{where}.reason", source),
+        line=source.lines.get(where),
+    )
+
+
+def _ignore(value: object, where: str, source: _Source) -> Ignore:
+    table = _table(value, where, source)
+    _only(table, ("code", "subject", "hosts", "roles", "reason", "until"), where, source)
+    code = _text(table, "code", f"{where}.code", source)
+    if code is None:
+        source.fail(where, "the key 'code' is missing")
+    _check_code(code, f"{where}.code", source, families=True)
+    reason = _text(table, "reason", f"{where}.reason", source)
+    if not reason or not reason.strip():
+        source.fail(where, "the key 'reason' is missing: say why this is accepted")
+    until = table.get("until")
+    if isinstance(until, str):
+        try:
+            until = date.fromisoformat(until)
+        except ValueError:
+            source.fail(f"{where}.until", f"expected a date such as 2027-01-31, found {until!r}")
+    if isinstance(until, datetime):
+        until = until.date()
+    if until is not None and not isinstance(until, date):
+        source.fail(f"{where}.until", f"expected a date such as 2027-01-31, found {until!r}")
+    return Ignore(
+        code=code.upper(),
+        subject=_text(table, "subject", f"{where}.subject", source) or "*",
+        hosts=frozenset(_texts(table.get("hosts"), f"{where}.hosts", source)),
+        roles=frozenset(_texts(table.get("roles"), f"{where}.roles", source)),
+        reason=reason,
+        until=until,
+        line=source.lines.get(where),
+    )
+
+
+def _override(code: str, value: object, where: str, source: _Source) -> Override:
+    _check_code(code, where, source, families=False)
+    if value not in SEVERITIES:
+        source.fail(where, f"expected {', '.join(SEVERITIES[:-1])} or {SEVERITIES[-1]}, found {value!r}")
+    return Override(code=code.upper(), severity=cast("Severity", value), line=source.lines.get(where))
+
+
+def _check_code(code: str, where: str, source: _Source, *, families: bool) -> None:
+    wanted = code.upper()
+    if wanted in RULES or (families and re.fullmatch(r"EP[1-9]", wanted)):
+        return
+    source.fail(where, f"there is no finding code {code!r}{_near(wanted, RULES)}")
+
+
+def _near(word: str, known: Iterable[str]) -> str:
+    close = difflib.get_close_matches(word, list(known), n=1)
+    return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def _only(table: Mapping[str, object], known: Iterable[str], where: str, source: _Source) -> None:
+    names = list(known)
+    for key in table:
+        if key not in names:
+            place = f"{where}.{key}" if where else key
+            source.fail(place, f"there is no such key{_near(key, names)}; known: {', '.join(names)}")
+
+
+def _kind(value: object) -> str:
+    names = {dict: "a table", list: "a list", str: "text", bool: "true or false", int: "a number", float: "a number"}
+    return names.get(type(value), "nothing" if value is None else type(value).__name__)
+
+
+def _table(value: object, where: str, source: _Source) -> dict[str, object]:
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        source.fail(where, f"expected a table, found {_kind(value)}")
+    for key in value:
+        if not isinstance(key, str):
+            source.fail(where, f"the key {key!r} is not text; put it in quotes")
+    return value
+
+
+def _list(value: object, where: str, source: _Source) -> list[object]:
+    if value is None:
+        return []
+    if not isinstance(value, list):
+        source.fail(where, f"expected a list, found {_kind(value)}")
+    return value
+
+
+def _text(table: Mapping[str, object], key: str, where: str, source: _Source) -> str | None:
+    value = table.get(key)
+    if value is not None and not isinstance(value, str):
+        source.fail(where, f"expected text, found {_kind(value)}")
+    return value
+
+
+def _texts(value: object, where: str, source: _Source) -> tuple[str, ...]:
+    items = [value] if isinstance(value, str) else _list(value, where, source)
+    for index, item in enumerate(items):
+        if not isinstance(item, str):
+            source.fail(f"{where}[{index}]", f"expected text, found {_kind(item)}")
+    return tuple(cast("list[str]", items))
+
+
+def _names(value: object, where: str, source: _Source) -> tuple[str, ...]:
+    names = _texts(value, where, source)
+    for index, name in enumerate(names):
+        if not re.fullmatch(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?", name):
+            source.fail(f"{where}[{index}]", f"{name!r} is not a package name; versions go under 'versions'")
+    return tuple(canonicalize_name(name) for name in names)
+
+
+def _versions(value: object, where: str, source: _Source) -> dict[str, SpecifierSet]:
+    policies: dict[str, SpecifierSet] = {}
+    for name, text in _table(value, where, source).items():
+        place = f"{where}.{name}"
+        if not isinstance(text, str):
+            source.fail(place, f'expected a specifier in quotes such as ">=2.9,<2.11", found {_kind(text)}')
+        try:
+            policies[canonicalize_name(name)] = SpecifierSet(text)
+        except InvalidSpecifier:
+            source.fail(place, f'{text!r} is not a version specifier such as ">=2.9,<2.11"')
+    return policies
+
+
+# Writing.
+
+
+def init_text(
+    hosts: Sequence[tuple[str, str, str | None]] = (),
+    *,
+    locks: Mapping[str | None, str] | None = None,
+    scripts: Mapping[str, Sequence[str]] | None = None,
+) -> str:
+    """A commented ``envspec.yaml``.
+
+    Args:
+        hosts: name, target and role of each known host.
+        locks: role (None for all) to the path of a lock that was found.
+        scripts: role to scripts that were found.
+    """
+    found = dict(locks or {})
+    wanted = dict(scripts or {})
+    roles = sorted({role for _, _, role in hosts if role} | {role for role in (*found, *wanted) if role})
+    out = [
+        "# What must be the same on which hosts. `envspec diff` with no arguments compares them.",
+        "version: 1",
+        "",
+        "# Hosts by name: local, local:/path/to/python, user@host:~/env/bin/python3, image:NAME, container:NAME,",
+        "# pod:NAMESPACE/NAME, or a snapshot file.",
+        "hosts:" if hosts else "hosts: {}",
+    ]
+    for name, target, role in hosts:
+        out.append(f"  {_quoted(name)}:")
+        out.append(f"    target: {_quoted(target)}")
+        if role:
+            out.append(f"    role: {_quoted(role)}")
+    out += ["", "# What holds for every host of a role.", "roles:" if roles else "roles: {}"]
+    for role in roles:
+        out.append(f"  {_quoted(role)}:")
+        if role in found:
+            out.append(f"    lock: {_quoted(found[role])}")
+        else:
+            out.append("    # lock: pylock.toml            # what the role should have")
+        out.append("    # baseline: HOST             # without a lock: the host that the others follow")
+        out.append("    requires: []                 # packages that must be there, whatever the version")
+        out.append('    versions: {}                 # policies, such as torch: ">=2.9,<2.11"')
+        if wanted.get(role):
+            out.append("    scripts:                     # preflighted on each host of the role")
+            out.extend(f"      - {_quoted(script)}" for script in wanted[role])
+        else:
+            out.append("    scripts: []                  # preflighted on each host of the role")
+    if None in found:
+        out += ["", "# The lock of every role without one of its own.", f"lock: {_quoted(found[None])}"]
+    out += [
+        "",
+        "# Differences between roles that are meant. They are shown, and do not fail a run.",
+        "declared: []",
+        "#  - package: transformers       # or component, variable, host, library, limit, setting; * is allowed",
+        "#    roles: [train, infer]",
+        "#    reason: the server pins its own",
+        "",
+        "# Findings that are accepted. Each needs a reason; one past its date counts again.",
+        "ignore: []",
+        "#  - code: EP304",
+        '#    subject: "*"',
+        "#    reason: the drivers are updated together in spring",
+        "#    until: 2027-03-31",
+        "",
+        "# Another severity for a code: breaks, results or noise.",
+        "severity: {}",
+        "",
+        "# From which severity on a run fails: breaks, results, any or never.",
+        "fail-on: breaks",
+    ]
+    return "\n".join(out) + "\n"
+
+
+def _quoted(text: str) -> str:
+    """A YAML scalar: bare where that reads back as the same text, else quoted as JSON, which YAML includes."""
+    if re.fullmatch(r"[A-Za-z_./~][A-Za-z0-9_./~@-]*", text):
+        try:
+            if yaml.safe_load(text) == text:
+                return text
+        except yaml.YAMLError:
+            pass
+    return json.dumps(text)
