@@ -1,9 +1,10 @@
 """NVIDIA Model-Optimizer's exports: flat keys with many nulls, ``eagle_config`` with the trainer's own switches.
 
-Model-Optimizer 0.47 ``export/plugins/hf_spec_export.py`` and ``speculative/plugins/{hf_eagle,modeling_eagle}.py``:
-layer ids are *outputs* (hooks on the layers), positions count from 0, the state before the final norm is fed back,
-``use_last_layernorm`` false means no final norm, ``t2d`` is not exported, and ``rope_scaling`` is replaced at export
-when training used plain RoPE.
+Model-Optimizer 0.37 to 0.47, ``export/plugins/hf_spec_export.py`` and ``speculative/plugins``: layer ids are *outputs* (hooks on the
+layers), positions count from 0, the state before the final norm is fed back, ``use_last_layernorm`` false means no final norm,
+``t2d`` is not exported. Up to 0.40 the tensors have EAGLE's ``midlayer`` names; since 0.41 they are ``layers.0``, further layers
+are possible (``next_layer_regular``), and training passes the state through ``input_layernorm`` before ``hidden_norm``.
+Since 0.44 ``rope_scaling`` is replaced at export when training used plain RoPE.
 """
 
 from __future__ import annotations
@@ -29,8 +30,11 @@ _KEYS = (
 
 def matches(config: Fields, names: tuple[str, ...]) -> bool:
     nested = config.data.get("eagle_config")
-    # TorchSpec copies some of these keys, but keeps EAGLE's tensor names.
-    return isinstance(nested, dict) and any(key in nested for key in _KEYS) and not any("midlayer." in n for n in names)
+    if not isinstance(nested, dict) or not any(key in nested for key in _KEYS):
+        return False
+    # TorchSpec copies some of these keys with EAGLE's tensor names, but has t2d, latent attention or keys of its own.
+    foreign = any(config.has(key) for key in ("fc_norm", "norm_output", "num_aux_hidden_states"))
+    return not any("midlayer." in n for n in names) or not (foreign or any("t2d" in n or "kv_a_proj" in n for n in names))
 
 
 def read(path: Path, config: Fields, config_bytes: bytes, source: TensorSource) -> DrafterCheckpoint:
@@ -40,6 +44,8 @@ def read(path: Path, config: Fields, config_bytes: bytes, source: TensorSource) 
     trained_rope, note = _trained_rope(config, keys.architecture)
     if note:
         notes.append(note)
+    if nested.has("next_layer_regular"):
+        notes.append("Model-Optimizer 0.41 and later trains with hidden_norm(input_layernorm(state)); servers apply hidden_norm alone.")
     reading = Reading(
         format=name,
         config=config,

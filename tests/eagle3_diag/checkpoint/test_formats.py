@@ -214,6 +214,21 @@ def test_model_optimizer_rope_overridden_at_export(tmp_path: Path) -> None:
     assert (mla.wiring.rope, mla.config.rope.type) == (None, "yarn")
 
 
+def test_model_optimizer_up_to_0_40(tmp_path: Path) -> None:
+    """EAGLE's tensor names, fewer keys, RoPE as trained."""
+    files = builders.model_optimizer(Model())
+    nested = {k: v for k, v in files.config["eagle_config"].items() if k.startswith(("use_", "eagle_"))}
+    llama3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+    config = files.config | {"eagle_config": nested, "rope_scaling": llama3, "rope_theta": 500000.0}
+    checkpoint = read(Files(config=config, tensors=rename(files.tensors, "layers.0.", "midlayer.")), tmp_path)
+    assert checkpoint.config.format == "model-optimizer"
+    assert checkpoint.wiring.aux_layer_inputs == (2, 4, 5)
+    assert checkpoint.wiring.rope is None
+    assert checkpoint.config.rope.theta == 500000.0
+    assert checkpoint.config.rope.parameters["original_max_position_embeddings"] == 512
+    assert checkpoint.notes == ()
+
+
 def test_eagle_ignores_theta_under_linear_scaling(tmp_path: Path) -> None:
     scaling = {"type": "linear", "factor": 2.0}
     checkpoint = read(builders.eagle(Model(), rope_scaling=scaling, rope_theta=500000.0), tmp_path)

@@ -140,9 +140,27 @@ values: st.SearchStrategy[Any] = st.one_of(
     ),
 )
 more_keys = st.sampled_from(
-    "rope_parameters rope_scaling eagle_config target_hidden_size num_aux_hidden_states norm_output fc_norm use_aux_norm norm_before_fc "
-    "sliding_window layer_types logit_scale kv_lora_rank partial_rotary_factor speculators_model_type transformer_layer_config "
-    "tie_word_embeddings original_max_position_embeddings text_config".split()
+    [
+        "rope_parameters",
+        "rope_scaling",
+        "eagle_config",
+        "target_hidden_size",
+        "num_aux_hidden_states",
+        "norm_output",
+        "fc_norm",
+        "use_aux_norm",
+        "norm_before_fc",
+        "sliding_window",
+        "layer_types",
+        "logit_scale",
+        "kv_lora_rank",
+        "partial_rotary_factor",
+        "speculators_model_type",
+        "transformer_layer_config",
+        "tie_word_embeddings",
+        "original_max_position_embeddings",
+        "text_config",
+    ]
 )
 
 
