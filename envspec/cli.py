@@ -1,0 +1,176 @@
+"""The command line: arguments in, exit code out. Reading, deciding and showing are called from ``envspec.commands``."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+from envspec import __version__
+from envspec.errors import EnvspecError
+from envspec.output import Sink
+from envspec.report import RENDERERS
+
+__all__ = ["main", "parser"]
+
+_EPILOG = """\
+hosts:
+  local, local:PATH            this machine: the interpreter in use, or the interpreter or venv at PATH
+  USER@HOST:PATH               over ssh, scp-like; PATH is the interpreter (~/env/bin/python3 expands there)
+  ssh://USER@HOST:PORT/PATH    the same as a URL
+  image:NAME[:TAG]             a docker or podman image; container:NAME a running container
+  pod:NAMESPACE/NAME           a Kubernetes pod
+  FILE.json                    a snapshot, or the output of pip inspect; FILE.txt the output of pip freeze
+  lock:PATH                    a lock as if it were a host
+  NAME                         a host of envspec.yaml
+  ROLE=HOST                    any of them in a role, such as train=local infer=gpu-01:/opt/env/bin/python
+
+exit codes:
+  0  parity, or nothing at or above --fail-on
+  1  findings at or above --fail-on
+  2  wrong use, or a bad file
+  3  a host could not be captured; what could be is still reported
+"""
+
+
+@dataclass(frozen=True)
+class Option:
+    """One argument, declared once and used by every command that names it."""
+
+    flags: tuple[str, ...]
+    settings: Mapping[str, Any]
+
+
+def _option(*flags: str, **settings: Any) -> Option:
+    return Option(flags, settings)
+
+
+_REPORT_FORMATS = tuple(RENDERERS)
+
+OPTIONS: Mapping[str, Option] = {
+    # What to look at.
+    "hosts": _option("hosts", nargs="*", metavar="[ROLE=]HOST", help="hosts to read; none means those of the spec"),
+    "host": _option("host", metavar="HOST", help="the host to bring to the lock"),
+    "scripts": _option("scripts", nargs="*", metavar="SCRIPT", help="a script, a notebook or a directory; none means those of the spec"),
+    "modules": _option("-m", "--module", dest="modules", action="append", default=[], metavar="PKG", help="what `python -m PKG` would run"),
+    "on": _option("--on", nargs="+", action="extend", default=[], metavar="[ROLE=]HOST", help="where the scripts will run; none means the hosts of the spec"),
+    "for": _option("--for", dest="scripts", action="append", default=[], metavar="SCRIPT", help="only what this script needs"),
+    "codes": _option("codes", nargs="*", metavar="CODE", help="finding codes; none lists them all"),
+    # What to compare with.
+    "lock": _option("--lock", dest="locks", action="append", default=[], metavar="[ROLE=]FILE", help="a lock, or a directory that holds one"),
+    "reference": _option("--reference", metavar="HOST", help="the host that the others are compared with"),
+    "spec": _option("--spec", metavar="FILE", help="the spec (default: envspec.yaml, or [tool.envspec] in pyproject.toml, here or above)"),
+    "no-spec": _option("--no-spec", action="store_true", help="look for no spec"),
+    "baseline": _option("--baseline", metavar="FILE", help="accept the findings whose fingerprints stand in FILE"),
+    "write-baseline": _option("--write-baseline", metavar="FILE", help="write the fingerprints of the findings into FILE and accept them"),
+    "no-preflight": _option("--no-preflight", dest="preflight", action="store_false", help="leave out the scripts that the spec names for the roles"),
+    # How to read.
+    "deep": _option("--deep", action="append", default=[], metavar="NAME", help="verify the files of every distribution, or with --deep=NAME of that one, against RECORD"),
+    "timeout": _option("--timeout", type=float, default=60.0, metavar="SECONDS", help="how long to wait for a host (default: 60)"),
+    "jobs": _option("--jobs", type=int, default=64, metavar="N", help="how many hosts to read at once (default: 64)"),
+    # What comes out.
+    "format": _option("--format", choices=_REPORT_FORMATS, default="text", help="format on standard output (default: text)"),
+    "plan-format": _option("--format", choices=("text", "json"), default="text", help="format on standard output (default: text)"),
+    "explain-format": _option("--format", choices=("text", "json", "markdown"), default="text", help="format on standard output (default: text)"),
+    "output": _option("--output", dest="outputs", action="append", default=[], metavar="FORMAT=FILE", help="also write FORMAT into FILE; may be repeated"),
+    "fail-on": _option("--fail-on", choices=("breaks", "results", "any", "never"), default="breaks", help="the severity from which the exit code is 1 (default: breaks)"),
+    "verbose": _option("-v", "--verbose", action="store_true", help="show what is folded away: declared and ignored findings, reasons of noise"),
+    "save": _option("-o", "--save", metavar="FILE|DIR", help="write the snapshot into FILE, or one file a host into DIR"),
+    "tool": _option("--tool", choices=("uv", "pip"), help="the installer to write for (default: the one that made the environment)"),
+    "force": _option("--force", action="store_true", help="overwrite an existing file"),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Command:
+    """One subcommand: ``run`` of the module of its name in ``envspec.commands`` gets the parsed arguments."""
+
+    name: str
+    help: str
+    options: tuple[str, ...]
+
+    def run(self, arguments: argparse.Namespace, sink: Sink) -> int:
+        """Import the command's module, which may be large, and call it."""
+        function: Callable[[argparse.Namespace, Sink], int] = import_module(f"envspec.commands.{self.name}").run
+        return function(arguments, sink)
+
+
+_READING = ("spec", "no-spec", "timeout", "jobs")
+_JUDGING = ("baseline", "write-baseline", "format", "output", "fail-on", "verbose")
+
+COMMANDS = (
+    Command("capture", "read hosts into snapshots", ("hosts", "save", "deep", "force", *_READING)),
+    Command(
+        "diff",
+        "compare hosts with each other and with locks",
+        ("hosts", "lock", "reference", "deep", "no-preflight", *_READING, *_JUDGING),
+    ),
+    Command(
+        "preflight",
+        "say whether scripts can be imported on hosts, without running them",
+        ("scripts", "modules", "on", "lock", *_READING, *_JUDGING),
+    ),
+    Command("plan", "print the smallest install that brings a host to a lock; nothing is run", ("host", "lock", "for", "modules", "tool", "plan-format", *_READING)),
+    Command("explain", "say what a finding code means", ("codes", "explain-format")),
+    Command("init", "write a commented envspec.yaml from what is found here", ("hosts", "spec", "force")),
+)  # fmt: skip
+
+
+def parser() -> argparse.ArgumentParser:
+    """The whole command line."""
+    root = argparse.ArgumentParser(
+        prog="envspec",
+        description="See what differs between Python environments, on any number of hosts, before anything runs.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    root.add_argument("--version", action="version", version=f"envspec {__version__}")
+    commands = root.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for command in COMMANDS:
+        sub = commands.add_parser(
+            command.name,
+            help=command.help,
+            description=command.help[0].upper() + command.help[1:] + ".",
+            epilog=_EPILOG if {"hosts", "on", "host"} & set(command.options) else None,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+        )
+        for name in command.options:
+            option = OPTIONS[name]
+            sub.add_argument(*option.flags, **option.settings)
+        sub.set_defaults(chosen=command)
+    return root
+
+
+def _expand(arguments: Sequence[str]) -> list[str]:
+    """``--deep`` without a value means all; it must not take the host behind it for its value."""
+    out: list[str] = []
+    for number, argument in enumerate(arguments):
+        if argument == "--":
+            return [*out, *arguments[number:]]
+        out.append("--deep=*" if argument == "--deep" else argument)
+    return out
+
+
+def main(argv: Sequence[str] | None = None, sink: Sink | None = None) -> int:
+    """Run one command and return its exit code (0 to 3; 130 when interrupted)."""
+    sink = sink or Sink.of_process()
+    arguments = parser().parse_args(_expand(sys.argv[1:] if argv is None else argv))
+    try:
+        code: int = arguments.chosen.run(arguments, sink)
+    except EnvspecError as error:
+        sink.say(f"envspec: {error}")
+        return error.exit_code
+    except KeyboardInterrupt:
+        sink.say("envspec: interrupted")
+        return 130
+    except BrokenPipeError:
+        # The reader has gone (`envspec … | head`). What is left in the buffer must not raise again at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    return code
