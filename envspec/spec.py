@@ -129,17 +129,17 @@ class Spec:
 
     def required(self, role: str | None) -> tuple[str, ...]:
         """Canonical names of the packages that every host of the role must have."""
-        own = self.roles[role].requires if role in self.roles else ()
+        own = self.roles[role].requires if role is not None and role in self.roles else ()
         return tuple(dict.fromkeys((*self.requires, *own)))
 
     def policies(self, role: str | None) -> dict[str, SpecifierSet]:
         """Version policies of the role; its own ones replace the general ones."""
-        own = self.roles[role].versions if role in self.roles else {}
+        own = self.roles[role].versions if role is not None and role in self.roles else {}
         return {**self.versions, **own}
 
     def baseline_of(self, role: str | None) -> str | None:
         """The role's baseline host, as written."""
-        return self.roles[role].baseline if role in self.roles else None
+        return self.roles[role].baseline if role is not None and role in self.roles else None
 
     def declaration(self, kind: str, key: str, roles: Iterable[str | None]) -> Declared | None:
         """The first declaration that covers a difference."""
@@ -325,7 +325,7 @@ def _spec(data: object, source: _Source) -> Spec:
             _override(code, value, f"severity.{code}", source)
             for code, value in _table(table.get("severity"), "severity", source).items()
         ),
-        fail_on=cast("FailOn", fail_on),
+        fail_on=fail_on,
     )
 
 
@@ -420,7 +420,7 @@ def _override(code: str, value: object, where: str, source: _Source) -> Override
     _check_code(code, where, source, families=False)
     if value not in SEVERITIES:
         source.fail(where, f"expected {', '.join(SEVERITIES[:-1])} or {SEVERITIES[-1]}, found {value!r}")
-    return Override(code=code.upper(), severity=cast("Severity", value), line=source.lines.get(where))
+    return Override(code=code.upper(), severity=value, line=source.lines.get(where))
 
 
 def _check_code(code: str, where: str, source: _Source, *, families: bool) -> None:
