@@ -1,0 +1,52 @@
+"""This machine: the interpreter that runs envspec, or any other one or venv on it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from envspec.hosts import wire
+from envspec.hosts.interface import ProcessHost, last_line
+from envspec.hosts.process import Exchange
+
+__all__ = ["LocalHost"]
+
+
+class LocalHost(ProcessHost):
+    """``local`` and ``local:PATH``. PATH is an interpreter, a command in PATH, or a venv's directory; ``~`` expands.
+
+    Without a path it is the interpreter the variable ``ENVSPEC_PYTHON`` names, else the one that runs envspec.
+    """
+
+    transport = "local"
+
+    def __init__(self, target: str, python: str | None = None, label: str | None = None) -> None:
+        super().__init__(target, label)
+        self.python = python
+
+    def command(self) -> Sequence[str]:
+        """See :class:`ProcessHost`."""
+        return (self._interpreter(), *wire.FLAGS, "-")
+
+    def _interpreter(self) -> str:
+        given = self.python or os.environ.get("ENVSPEC_PYTHON")
+        if not given:
+            return sys.executable
+        path = Path(given).expanduser()
+        if path.is_dir():
+            for name in ("bin/python3", "bin/python", "Scripts/python.exe"):
+                if (path / name).exists():
+                    return str(path / name)
+            raise self.failure(
+                f"{wire.clean(str(path))} is a directory without bin/python3; name an interpreter or a venv"
+            )
+        if len(path.parts) > 1 and not path.exists():
+            raise self.failure(f"there is no interpreter at {wire.clean(str(path))}")
+        return str(path)
+
+    def explain(self, result: Exchange) -> str:
+        """See :class:`ProcessHost`."""
+        said = last_line(result.stderr)
+        return f"the interpreter ended with status {result.status} and gave no answer" + (f": {said}" if said else "")
