@@ -63,7 +63,7 @@ OPTIONS: Mapping[str, Option] = {
     # What to compare with.
     "lock": _option("--lock", dest="locks", action="append", default=[], metavar="[ROLE=]FILE", help="a lock, or a directory that holds one"),
     "reference": _option("--reference", metavar="HOST", help="the host that the others are compared with"),
-    "spec": _option("--spec", metavar="FILE", help="the spec (default: envspec.yaml, or [tool.envspec] in pyproject.toml, here or above)"),
+    "spec": _option("--spec", metavar="FILE", help="the spec (default: envspec.yaml, or [tool.envspec] in pyproject.toml, here)"),
     "no-spec": _option("--no-spec", action="store_true", help="look for no spec"),
     "baseline": _option("--baseline", metavar="FILE", help="accept the findings whose fingerprints stand in FILE"),
     "write-baseline": _option("--write-baseline", metavar="FILE", help="write the fingerprints of the findings into FILE and accept them"),
@@ -71,7 +71,7 @@ OPTIONS: Mapping[str, Option] = {
     # How to read.
     "deep": _option("--deep", action="append", default=[], metavar="NAME", help="verify the files of every distribution, or with --deep=NAME of that one, against RECORD"),
     "timeout": _option("--timeout", type=float, default=60.0, metavar="SECONDS", help="how long to wait for a host (default: 60)"),
-    "jobs": _option("--jobs", type=int, default=64, metavar="N", help="how many hosts to read at once (default: 64)"),
+    "jobs": _option("--jobs", type=int, metavar="N", help="how many hosts to read at once (default: 32)"),
     # What comes out.
     "format": _option("--format", choices=_REPORT_FORMATS, default="text", help="format on standard output (default: text)"),
     "plan-format": _option("--format", choices=("text", "json"), default="text", help="format on standard output (default: text)"),
@@ -103,7 +103,7 @@ _READING = ("spec", "no-spec", "timeout", "jobs")
 _JUDGING = ("baseline", "write-baseline", "format", "output", "fail-on", "verbose")
 
 COMMANDS = (
-    Command("capture", "read hosts into snapshots", ("hosts", "save", "deep", "force", *_READING)),
+    Command("capture", "read hosts into snapshots", ("hosts", "save", "deep", *_READING)),
     Command(
         "diff",
         "compare hosts with each other and with locks",

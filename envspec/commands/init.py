@@ -1,0 +1,86 @@
+"""``envspec init [[ROLE=]HOST …]``."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from packaging.pylock import is_valid_pylock_path
+
+from envspec.errors import UsageError
+from envspec.hosts import HostName, parse_host
+from envspec.output import Sink, write_atomically
+from envspec.report.escape import plain
+from envspec.spec import init_text
+
+__all__ = ["run"]
+
+_ROLE_WORDS: Mapping[str, tuple[str, ...]] = {
+    "train": ("train", "finetune", "prepare", "record"),
+    "infer": ("infer", "serve", "server", "launch", "generate", "sample"),
+}
+_MAIN = re.compile(rb"^if __name__ == ['\"]__main__['\"]", re.MULTILINE)
+
+
+def run(arguments: argparse.Namespace, sink: Sink) -> int:
+    """Write a spec from the hosts named and from the locks, environments and scripts that are found here."""
+    target = Path(arguments.spec or "envspec.yaml")
+    if target.exists() and not arguments.force:
+        raise UsageError(f"{target} exists already; --force overwrites it")
+    here = Path()
+    names = [parse_host(text) for text in arguments.hosts] or [parse_host(text) for text in _environments(here)]
+    locks = _locks(here)
+    roles = {name.role for name in names if name.role} | {role for role in locks if role}
+    hosts = list(_named(names))
+    write_atomically(target, init_text(hosts, locks=locks, scripts=_scripts(here, roles)))
+    found = [f"{len(hosts)} host{'s' * (len(hosts) != 1)}", *(f"the lock {path}" for path in locks.values())]
+    sink.print(plain(f"wrote {target}: {', '.join(found)}") + "\n")
+    return 0
+
+
+def _environments(here: Path) -> list[str]:
+    venvs = [name for name in (".venv", "venv") if (here / name / "pyvenv.cfg").is_file()]
+    return [f"local:./{name}" for name in venvs] or ["local"]
+
+
+def _locks(here: Path) -> dict[str | None, str]:
+    """Role to lock: ``pylock.<role>.toml``, and for all the first of the usual names."""
+    found: dict[str | None, str] = {}
+    for path in sorted(here.glob("pylock.*.toml")):
+        if is_valid_pylock_path(path):
+            found[path.name.split(".")[1]] = path.name
+    for name in ("pylock.toml", "uv.lock", "requirements.lock"):
+        if None not in found and (here / name).is_file():
+            found[None] = name
+    return found
+
+
+def _scripts(here: Path, roles: set[str]) -> dict[str, Sequence[str]]:
+    """Files here and in scripts/ that are made to be run, for the role that their name speaks of."""
+    found: dict[str, list[str]] = {}
+    for path in sorted([*here.glob("*.py"), *here.glob("scripts/*.py")]):
+        words = re.split(r"[_\W]+", path.stem.lower())
+        for role in sorted(roles):
+            if {role.lower(), *_ROLE_WORDS.get(role.lower(), ())} & set(words) and _runs(path):
+                found.setdefault(role, []).append(path.as_posix())
+    return dict(found)
+
+
+def _runs(path: Path) -> bool:
+    try:
+        return _MAIN.search(path.read_bytes()) is not None
+    except OSError:
+        return False
+
+
+def _named(names: Sequence[HostName]) -> list[tuple[str, str, str | None]]:
+    """A short unique name for each host, its target, and its role."""
+    taken: dict[str, tuple[str, str, str | None]] = {}
+    for name in names:
+        short = name.host or (Path(name.path).stem if name.kind == "file" and name.path else "local")
+        short = re.sub(r"[^A-Za-z0-9._-]+", "-", short).strip("-.") or "host"
+        unique = next(word for number in range(1, len(names) + 2) if (word := short if number == 1 else f"{short}-{number}") not in taken)
+        taken[unique] = (unique, name.text, name.role)
+    return list(taken.values())

@@ -1,0 +1,193 @@
+"""What the commands read before they let anything decide: the spec, the host names, the locks, the hosts."""
+
+from __future__ import annotations
+
+import argparse
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from rich.console import Console
+from rich.status import Status
+
+from envspec.capture import AT_ONCE, Captured, capture_each
+from envspec.errors import UsageError
+from envspec.findings import HostStatus
+from envspec.hosts import CaptureOptions, Host, HostName, open_host, parse_host
+from envspec.locks import RoleLock, load_role_locks
+from envspec.output import Output, Sink, parse_output
+from envspec.report.escape import plain
+from envspec.spec import Spec, find_spec, load_spec
+
+__all__ = ["NamedHost", "failed_status", "host_names", "named_hosts", "options", "outputs", "read_hosts", "read_locks", "read_spec"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class NamedHost:
+    """A host that can be read, with the role it was given."""
+
+    name: HostName
+    host: Host
+
+    @property
+    def label(self) -> str:
+        return self.name.label
+
+    @property
+    def role(self) -> str | None:
+        return self.name.role
+
+
+def read_spec(arguments: argparse.Namespace) -> Spec | None:
+    """The spec named with ``--spec``, else the one found here, unless ``--no-spec``.
+
+    Raises:
+        UsageError: it cannot be read or holds a mistake.
+    """
+    if arguments.no_spec:
+        if arguments.spec:
+            raise UsageError("--spec and --no-spec exclude each other")
+        return None
+    path = Path(arguments.spec) if arguments.spec else find_spec()
+    return load_spec(path) if path else None
+
+
+def host_names(texts: Sequence[str], spec: Spec | None) -> list[HostName]:
+    """Parse host names; those of the spec where none is given. Labels are made unique.
+
+    Raises:
+        UsageError: a name is none of the forms, is given twice, or there is none at all.
+    """
+    known = spec.hosts if spec else {}
+    targets = {name: host.target for name, host in known.items()}
+    if not texts:
+        texts = list(known)
+        if not texts:
+            where = f"{spec.path} has no hosts" if spec else "there is no envspec.yaml here"
+            raise UsageError(f"no host was named and {where}; name hosts, such as `local`, or write a spec with `envspec init`")
+    names = [_in_spec(parse_host(text, targets), spec) for text in texts]
+    labels = Counter(name.label for name in names)
+    unique = [replace(name, label=f"{name.role}={name.label}") if labels[name.label] > 1 and name.role else name for name in names]
+    for label, number in Counter(name.label for name in unique).items():
+        if number > 1:
+            raise UsageError(f"the host {label!r} is named {number} times; give each a role of its own, such as train={label}")
+    return unique
+
+
+def _in_spec(name: HostName, spec: Spec | None) -> HostName:
+    """What the spec knows of a host: its role, and where its relative paths begin."""
+    if spec is None or name.label not in spec.hosts:
+        return name
+    role = name.role or spec.hosts[name.label].role
+    path = name.path
+    if path and not path.startswith("~") and (name.kind in ("file", "lock") or (name.kind == "local" and "/" in path)):
+        path = str(spec.root / path)
+    return replace(name, role=role, path=path)
+
+
+def named_hosts(names: Sequence[HostName]) -> list[NamedHost]:
+    """The hosts of the names that are no locks.
+
+    Raises:
+        UsageError: a part of a name is not allowed.
+    """
+    return [NamedHost(name=name, host=open_host(name)) for name in names if name.kind != "lock"]
+
+
+def read_locks(texts: Sequence[str], names: Sequence[HostName], spec: Spec | None) -> list[RoleLock]:
+    """The locks of ``--lock [ROLE=]FILE``, of ``lock:PATH`` hosts, and, where neither is given, of the spec.
+
+    Raises:
+        UsageError: a lock cannot be read.
+    """
+    roles = [name.role for name in names if name.kind != "lock"]
+    given: list[tuple[str | None, str]] = [_role_of(text, roles) for text in texts]
+    given += [(name.role, name.path or "") for name in names if name.kind == "lock"]
+    if not given and spec:
+        named = {role: str(spec.root / rule.lock) for role, rule in spec.roles.items() if rule.lock and role in roles}
+        given += list(named.items())
+        if spec.lock and any(role not in named for role in roles):
+            locks = load_role_locks(spec.root / spec.lock, [role for role in roles if role not in named])
+            return [*(lock for role, path in named.items() for lock in _locks_of(path, role)), *locks]
+    locks_found: list[RoleLock] = []
+    for role, path in given:
+        locks_found += _locks_of(path, role) if role else load_role_locks(path, roles)
+    return locks_found
+
+
+def _locks_of(path: str, role: str) -> list[RoleLock]:
+    """The lock of one role, for that role even where the file does not know its name."""
+    return [replace(lock, role=role) for lock in load_role_locks(path, [role])]
+
+
+def _role_of(text: str, roles: Sequence[str | None]) -> tuple[str | None, str]:
+    role, equals, path = text.partition("=")
+    if equals and path and (role in roles or not Path(text).exists()):
+        return role, path
+    return None, text
+
+
+def options(arguments: argparse.Namespace) -> CaptureOptions:
+    """How to capture, from the arguments.
+
+    Raises:
+        UsageError: a time or number that makes no sense.
+    """
+    if not arguments.timeout > 0:
+        raise UsageError(f"--timeout {arguments.timeout:g}: give a number of seconds above 0")
+    if arguments.jobs is not None and arguments.jobs < 1:
+        raise UsageError(f"--jobs {arguments.jobs}: give a number of at least 1")
+    deep = tuple(dict.fromkeys(getattr(arguments, "deep", [])))
+    return CaptureOptions(timeout=arguments.timeout, deep=("*",) if "*" in deep else deep)
+
+
+def outputs(arguments: argparse.Namespace) -> list[Output]:
+    """The files of ``--output``, checked before anything is read.
+
+    Raises:
+        UsageError: a bad format, or a directory that does not exist.
+    """
+    found = [parse_output(text) for text in arguments.outputs]
+    for output in found:
+        if not output.path.parent.is_dir():
+            raise UsageError(f"cannot write {output.path}: there is no directory {output.path.parent}")
+    return found
+
+
+def read_hosts(hosts: Sequence[NamedHost], how: CaptureOptions, at_once: int | None, sink: Sink) -> list[Captured]:
+    """Capture all hosts, showing on a terminal which are still awaited. Outcomes are in the order of ``hosts``."""
+    done: dict[int, Captured] = {}
+    with _progress(sink) as status:
+        waiting: Mapping[int, str] = {number: host.label for number, host in enumerate(hosts)}
+        if status:
+            status.update(_awaited(waiting))
+        for index, captured in capture_each([host.host for host in hosts], how, at_once=at_once or AT_ONCE):
+            done[index] = captured
+            waiting = {number: label for number, label in waiting.items() if number != index}
+            if status:
+                status.update(_awaited(waiting))
+    return [done[index] for index in range(len(hosts))]
+
+
+def _awaited(waiting: Mapping[int, str]) -> str:
+    labels = [plain(label) for label in waiting.values()]
+    more = f" and {len(labels) - 3} more" if len(labels) > 3 else ""
+    return f"waiting for {', '.join(labels[:3])}{more}" if labels else "comparing"
+
+
+@contextmanager
+def _progress(sink: Sink) -> Iterator[Status | None]:
+    if not sink.stderr.isatty() or sink.environment.get("TERM") == "dumb":
+        yield None
+        return
+    console = Console(file=sink.stderr, no_color="NO_COLOR" in sink.environment, markup=False, highlight=False)
+    with console.status("", spinner="line") as status:
+        yield status
+
+
+def failed_status(host: NamedHost, captured: Captured) -> HostStatus:
+    """The line of a host that could not be captured."""
+    reason = str(captured.error).removeprefix(f"{plain(host.label)}: ") if captured.error else None
+    return HostStatus(label=host.label, role=host.role, target=host.name.text, status="failed", reason=reason)
