@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -51,6 +52,19 @@ def read_sample(path: Path) -> Sample:
     pickle of other things than tensors (refused, never run), entries missing or of the wrong shape. Values are not
     looked at; see :mod:`eagle3_diag.samples.checks`.
     """
+    try:
+        return _read(path)
+    except InputError as error:
+        if str(path).isprintable():
+            raise
+        raise type(error)(str(error).replace(str(path), printable(str(path)))) from None
+
+
+def _read(path: Path) -> Sample:
+    try:
+        os.fspath(path).encode()
+    except UnicodeEncodeError:
+        raise InputError(f"{path}: the file's name is not UTF-8; rename it.") from None
     _refuse_locked(path)
     record = read_record(path)
     for sample_format in FORMATS:

@@ -25,6 +25,9 @@ from eagle3_diag.errors import InputError, OutOfMemory
 #: A gzipped sample is unpacked in memory; one larger than this is taken for damage (a long Kimi-size sample has 4 GiB).
 MAX_UNPACKED_BYTES = 32 << 30
 
+#: How a pickle of protocol 3 to 5 begins; torch.save writes protocol 2.
+_PICKLES = (b"\x80\x03", b"\x80\x04", b"\x80\x05")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Record:
@@ -68,7 +71,8 @@ def _read_safetensors(path: Path) -> dict[str, torch.Tensor]:
 
 
 def _read_torch(path: Path, head: bytes) -> dict[str, Any]:
-    data = _unpickle(path, _gunzip(path)) if head.startswith(b"\x1f\x8b") else _unpickle(path, None)
+    unpacked = _gunzip(path) if head.startswith(b"\x1f\x8b") else None
+    data = _unpickle(path, head, unpacked)
     if not isinstance(data, dict) or not all(isinstance(key, str) for key in data):
         raise InputError(
             f"{path}: holds a {type(data).__name__}, where a sample is a dict of named tensors; this file is no sample."
@@ -76,7 +80,7 @@ def _read_torch(path: Path, head: bytes) -> dict[str, Any]:
     return data
 
 
-def _unpickle(path: Path, unpacked: IO[bytes] | None) -> Any:
+def _unpickle(path: Path, head: bytes, unpacked: IO[bytes] | None) -> Any:
     def load(source: Path | IO[bytes], *, mmap: bool) -> Any:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # old archives make torch warn about its own internals
@@ -90,12 +94,15 @@ def _unpickle(path: Path, unpacked: IO[bytes] | None) -> Any:
         raise
     except pickle.UnpicklingError as error:
         found = re.search(r"GLOBAL ([\w.]+)|global:? ([\w.]+)", str(error))
-        if found:
+        if found or head[:2] in _PICKLES:
+            what = (found[1] or found[2]) if found else "a plain pickle"
             raise InputError(
-                f"{path}: holds Python objects, not only tensors ({found[1] or found[2]}); it was refused and nothing "
-                "in it was run. Save the sample as tensors."
+                f"{path}: holds Python objects, not only tensors ({what}); it was refused and nothing in it was run. Save "
+                "the sample as tensors, with torch.save."
             ) from None
-        raise _corrupt(path, error) from None
+        # The rest of torch's text tells how to load the file unsafely, which is no advice to pass on.
+        reason = re.search(r"WeightsUnpickler error:\s*(.+)", str(error))
+        raise _corrupt(path, ValueError(reason[1] if reason else "not an archive of torch.save")) from None
     except Exception as error:  # a damaged archive makes the unpickler fail in any way it likes
         raise _corrupt(path, error) from None
 

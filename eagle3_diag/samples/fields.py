@@ -28,11 +28,11 @@ def tokens(record: Record, key: str) -> torch.Tensor:
     if isinstance(value, list) and value and all(type(item) is int for item in value):
         try:
             value = torch.tensor(value, dtype=torch.int64)
-        except (OverflowError, RuntimeError):
-            raise _wrong(record, key, "numbers beyond 64 bits", "token ids [N]") from None
+        except (OverflowError, ValueError, RuntimeError):
+            raise _wrong(record, repr(key), "numbers beyond 64 bits", "token ids [N]") from None
     tensor = _vector(record, key, value, "integer token ids [N]")
     if tensor.dtype not in _INTEGERS:
-        raise _wrong(record, key, describe(tensor), "integer token ids [N]")
+        raise _wrong(record, repr(key), describe(tensor), "integer token ids [N]")
     if tensor.shape[0] < 2:
         raise InputError(
             f"{record.path}: the sample has {tensor.shape[0]} tokens; a drafter needs at least 2, leave this file out."
@@ -44,9 +44,9 @@ def mask(record: Record, key: str, length: int) -> torch.Tensor:
     """bool [N], True where the stored mask is not zero."""
     tensor = _vector(record, key, record.data[key], f"a mask of {length} entries")
     if tensor.shape[0] != length:
-        raise _wrong(record, key, describe(tensor), f"{length} entries, one per token")
+        raise _wrong(record, repr(key), describe(tensor), f"{length} entries, one per token")
     if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
-        raise _wrong(record, key, "NaN or Inf", "zeros and ones")
+        raise _wrong(record, repr(key), "NaN or Inf", "zeros and ones")
     return tensor != 0
 
 
