@@ -22,24 +22,21 @@ from eagle3_diag.checkpoint.tensors import open_tensors, tensors_sha256
 from eagle3_diag.config import TargetConfig
 from eagle3_diag.errors import InputError
 
-# Where the language model sits: plain, inside a multimodal model (older and newer layout), or without its head's
-# wrapper.
+# Where the language model sits: plain, or inside a multimodal model (layouts of several years).
 PREFIXES = (
     "model.",
     "language_model.model.",
     "model.language_model.",
     "model.language_model.model.",
     "language_model.",
+    "thinker.model.",
     "",
 )
-HEADS = (
-    "lm_head.weight",
-    "language_model.lm_head.weight",
-    "model.language_model.lm_head.weight",
-    "model.lm_head.weight",
-)
-# Keys of a multimodal configuration that hold the language model's own.
-NESTED_CONFIGS = ("text_config", "llm_config", "language_config")
+# The embedding's own name: nearly everybody's, InternLM2's, Ling's.
+EMBEDDINGS = ("embed_tokens", "tok_embeddings", "word_embeddings")
+HEADS = ("lm_head", "language_model.lm_head", "model.language_model.lm_head", "model.lm_head", "thinker.lm_head", "output")
+# Keys of a multimodal configuration that hold the language model's own, looked up one after the other.
+NESTED_CONFIGS = ("thinker_config", "text_config", "llm_config", "language_config")
 
 # Final norms that multiply by (1 + weight).
 OFFSET_NORMS = frozenset(
@@ -159,7 +156,11 @@ def read_target(path: str | os.PathLike[str]) -> Target:
     """
     directory = Path(path)
     top, content = read_config(directory, "target")
-    config = next((top.table(key) for key in NESTED_CONFIGS if top.has(key)), top)
+    if top.has("speculators_model_type") or top.has("draft_vocab_size"):
+        raise InputError(f"{top.path} describes a drafter, expected a target; give the target's directory (are the two swapped?).")
+    config = top
+    for key in NESTED_CONFIGS:
+        config = config.table(key) if config.has(key) else config
     architecture = next(iter(top.texts("architectures") or config.texts("architectures")), "")
     model_type = config.text("model_type", "") or top.text("model_type", "")
     if model_type in NOT_RMS:
@@ -183,7 +184,7 @@ def read_target(path: str | os.PathLike[str]) -> Target:
     if tied is None:
         tied = model_type.startswith(TIED_BY_DEFAULT)
     norm = _find(directory, names, (f"{prefix}norm.weight",), "final norm")
-    head = embedding if tied else _find(directory, names, _heads(prefix), "LM head")
+    head = embedding if tied else _find(directory, names, tuple(f"{name}.weight" for name in HEADS), "LM head")
     if f"{prefix}norm.bias" in names:
         raise InputError(
             f"{directory} holds {prefix}norm.bias, so the final norm is no RMSNorm, expected one without bias; this "
@@ -239,27 +240,20 @@ def _logit_scale(config: Fields, hidden: int) -> float:
     return scale / divisor * (base / hidden if base is not None else 1.0)
 
 
-def _heads(prefix: str) -> tuple[str, ...]:
-    return tuple(dict.fromkeys((*HEADS, f"{prefix}lm_head.weight")))
-
-
 def _embedding(directory: Path, names: frozenset[str]) -> tuple[str, str]:
     """The embedding's name and the prefix it stands under."""
-    for prefix in PREFIXES:
-        name = f"{prefix}embed_tokens.weight"
-        if name in names:
-            return name, prefix
-    # Quantised embeddings keep the module's name under another ending.
-    _find(directory, names, tuple(f"{p}embed_tokens.weight" for p in PREFIXES), "embedding")
-    raise AssertionError("unreachable: _find raises when none of the names is there")
+    candidates = {f"{prefix}{name}.weight": prefix for name in EMBEDDINGS for prefix in PREFIXES}
+    found = _find(directory, names, tuple(candidates), "embedding")
+    return found, candidates[found]
 
 
 def _find(directory: Path, names: frozenset[str], candidates: tuple[str, ...], what: str) -> str:
     found = next((name for name in candidates if name in names), None)
     if found is not None:
         return found
+    # A quantised module keeps its name and has other endings (qweight, weight_packed, scales, ...).
     modules = tuple(c.removesuffix("weight") for c in candidates)
-    relatives = sorted(n for n in names if n.startswith(tuple(m for m in modules if m.count(".") > 1 or "lm_head" in m)))
+    relatives = sorted(n for n in names if n.startswith(modules))
     if relatives:
         raise InputError(
             f"{directory}: the {what} is quantised (it holds {', '.join(relatives[:3])}), expected "

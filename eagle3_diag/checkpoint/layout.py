@@ -287,7 +287,7 @@ def _require_eagle3(path: Path, reading: Reading, tensors: _Tensors) -> None:
     if tensors.has("fc.weight") and tensors.has("layers.0.hidden_norm.weight"):
         return
     deepest = max((int(m[1]) for m in (re.match(r"layers\.(\d+)\.", k) for k in tensors.stored) if m), default=0)
-    if deepest >= 8 and not tensors.has("fc.weight"):
+    if deepest >= 3 and not tensors.has("fc.weight"):
         raise InputError(
             f"{path} holds a whole model of {deepest + 1} layers without fc.weight, expected an EAGLE-3 drafter; "
             "give the drafter's directory (is this the target's?)."

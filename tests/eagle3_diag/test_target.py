@@ -70,6 +70,7 @@ def test_plain_families(model_type: str, tmp_path: Path) -> None:
     [
         ("language_model.model.", "language_model.lm_head.weight"),  # Kimi K2.5, older LLaVA-like layouts
         ("model.language_model.", "lm_head.weight"),  # newer multimodal layouts of Transformers
+        ("thinker.model.", "thinker.lm_head.weight"),  # Qwen-Omni
         ("", "lm_head.weight"),
     ],
 )
@@ -82,6 +83,19 @@ def test_nested_configuration_and_prefixes(prefix: str, head: str, key: str, tmp
     assert_holds(target, files)
     assert target.config.architecture == "KimiK25ForConditionalGeneration"
     assert target.notes == ()
+
+
+def test_configuration_nested_twice(tmp_path: Path) -> None:
+    plain = llama_target()
+    config = {"architectures": ["Qwen3OmniMoeForConditionalGeneration"], "thinker_config": {"text_config": plain.config}}
+    assert read(Files(config=config, tensors=plain.tensors), tmp_path).config.hidden_size == 16
+
+
+@pytest.mark.parametrize(("embedding", "head"), [("tok_embeddings", "output"), ("word_embeddings", "lm_head")])
+def test_names_of_internlm2_and_ling(embedding: str, head: str, tmp_path: Path) -> None:
+    files = llama_target(model_type="internlm2")
+    tensors = {n.replace("embed_tokens", embedding).replace("lm_head", head): t for n, t in files.tensors.items()}
+    assert_holds(read(Files(config=files.config, tensors=tensors), tmp_path), files)
 
 
 def test_tied_head(tmp_path: Path) -> None:
@@ -178,7 +192,7 @@ def refusal(files: Files, tmp_path: Path) -> str:
 def test_unknown_layout_names_both_sides(tmp_path: Path) -> None:
     files = Files(config=llama_target().config, tensors={"transformer.wte.weight": torch.zeros(40, 16), "h.0.weight": torch.zeros(2)})
     text = refusal(files, tmp_path)
-    assert "has no embedding: looked for model.embed_tokens.weight, language_model.model.embed_tokens.weight" in text
+    assert "has no embedding: looked for model.embed_tokens.weight, language_model.model.embed_tokens.weight, " in text
     assert "it holds h.0.weight, transformer.wte.weight" in text
 
 
@@ -229,9 +243,9 @@ def test_norms_that_are_no_rms_norm(tmp_path: Path) -> None:
     assert "so the final norm is no RMSNorm" in refusal(files, tmp_path / "b")
 
 
-def test_a_drafter_given_as_the_target(tmp_path: Path) -> None:
-    files = llama_target(speculators_model_type="eagle3").without("model.embed_tokens.weight").put("fc.weight", torch.zeros(2, 2))
-    assert "looked for" in refusal(files, tmp_path)
+@pytest.mark.parametrize("key", [{"speculators_model_type": "eagle3"}, {"draft_vocab_size": 10}])
+def test_a_drafter_given_as_the_target(key: Config, tmp_path: Path) -> None:
+    assert "describes a drafter, expected a target" in refusal(llama_target(**key), tmp_path)
 
 
 @pytest.mark.parametrize("key", ["hidden_size", "vocab_size", "num_hidden_layers"])

@@ -175,6 +175,13 @@ def test_unknown_architecture(tmp_path: Path) -> None:
     assert "architectures names MedusaModel, expected an EAGLE-3 drafter (LlamaForCausalLMEagle3" in text
 
 
+def test_names_cannot_write_to_the_terminal(tmp_path: Path) -> None:
+    text = refusal(write(builders.vllm(Model(), architectures=["Fine\x1b[2J\nLast"]), tmp_path))
+    assert r"Fine\x1b[2J\nLast" in text
+    text = refusal(write(builders.vllm(Model()).put("odd\r\x07", torch.zeros(1)), tmp_path))
+    assert r"odd\r\x07" in text
+
+
 @pytest.mark.parametrize("kind", ["eagle", "peagle", "dflash"])
 def test_other_speculators(tmp_path: Path, kind: str) -> None:
     assert "expected 'eagle3'" in refusal(write(builders.speculators(Model(), speculators_model_type=kind), tmp_path))

@@ -210,6 +210,7 @@ dtypes = st.sampled_from([torch.float32, torch.bfloat16, torch.int64, torch.bool
 @given(name=names, shape=shapes, dtype=dtypes, torch_files=st.booleans())
 def test_tensors_of_any_shape_and_dtype(tmp_path: Path, name: str, shape: tuple[int, ...], dtype: torch.dtype, torch_files: bool) -> None:
     path = tmp_path / str(torch_files)
+    torch_files |= dtype.is_complex  # older safetensors cannot write them
     builders.vllm(SMALL).put(name, torch.zeros(shape, dtype=dtype)).write(path, torch_files=torch_files)
     read_everything(path)
 
