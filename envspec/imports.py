@@ -196,7 +196,7 @@ class Source:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ScriptImports:
-    """All that was read of one script: `local` are top-level names that the script's own directory provides."""
+    """All that was read of one script: `local` are top-level names that the script's own directory (`root`) provides."""
 
     script: str
     imports: tuple[Import, ...]
@@ -204,6 +204,7 @@ class ScriptImports:
     sources: tuple[Source, ...] = ()
     requirements: ScriptRequirements | None = None
     problems: tuple[Problem, ...] = ()
+    root: str = ""
 
     def requests(self) -> dict[str, tuple[str, ...]]:
         """The modules to resolve on a host, with the names wanted from each."""
@@ -212,6 +213,8 @@ class ScriptImports:
             if item.module:
                 names = wanted.setdefault(item.module, [])
                 names.extend(name for name in item.names if name not in names)
+                if item.form == "run":
+                    wanted.setdefault(f"{item.module}.__main__", [])
             for gate in item.gates:
                 for module in gate.asked():
                     wanted.setdefault(module, [])
@@ -1110,6 +1113,7 @@ def _follow(entry: _File, tree: _Tree, shown: str) -> ScriptImports:
         sources=tuple(Source(file=f.shown, text=f.text) for f in files.values() if f.text and not f.cells),
         requirements=_inline(entry),
         problems=tuple(dict.fromkeys(problems)),
+        root=str(tree.roots[0].resolve()),
     )
 
 

@@ -16,6 +16,8 @@ Two parts:
 The request and answer formats are those of `answer`.
 """
 
+# ruff: noqa: B905 -- zip has no `strict` before Python 3.10
+
 from __future__ import annotations
 
 import sys
@@ -321,7 +323,7 @@ def _other_editables(path: Sequence[str]) -> List[Set[str]]:
                         known: Set[str] = set()
                         for argument in call.args:
                             if isinstance(argument, (ast.Dict, ast.Set)):
-                                keys = argument.keys if isinstance(argument, ast.Dict) else argument.elts
+                                keys: List[Any] = list(getattr(argument, "keys", None) or getattr(argument, "elts", []))
                                 known.update(k.value for k in keys if isinstance(getattr(k, "value", None), str))
                         result.append(known)
     return result
@@ -569,13 +571,21 @@ _BUILTIN_CALLS = {
 }  # fmt: skip
 
 
+_OPENS = re.compile(
+    rb"\b(globals|locals|vars)\(\)\s*(\[[^\]\n]*\]\s*=[^=]|\.\s*(update|setdefault|__setitem__))"
+    rb"|[=(,]\s*(globals|locals|vars)\(\)\s*[),\n]|\bexec\s*\(|\._convert_?\(|_replace_as\("
+)  # text by which a module makes names that its statements do not show
+
+
 class Machine:
     """Walks what an import would do. One machine per host; `fresh()` starts a new process image.
 
     `deadline` (from `time.monotonic`) bounds the walk: modules met after it are taken as importing with unknown names.
     """
 
-    def __init__(self, finder: Finder, deadline: Optional[float] = None) -> None:
+    def __init__(
+        self, finder: Finder, deadline: Optional[float] = None, trees: Optional[Dict[str, Any]] = None
+    ) -> None:
         self.finder = finder
         self.deadline = deadline
         self.late = False
@@ -587,7 +597,7 @@ class Machine:
         self.calls: List[Any] = []
         self.steps = 0
         self.handling: List[Failed] = []
-        self._trees: Dict[str, Any] = {}
+        self._trees: Dict[str, Any] = {} if trees is None else trees
         self._dists: Optional[Set[str]] = None
 
     def fresh(self) -> None:
@@ -743,7 +753,7 @@ class Machine:
             self._trees[key] = tree
         if isinstance(tree, Exception):
             raise Failed(SyntaxError, None, "syntax", str(tree))
-        if re.search(rb"\b(globals|locals|vars|exec|eval)\s*\(|\._convert_?\(", raw):
+        if _OPENS.search(raw):
             module.open = True
         if b"modules" in raw:
             if re.search(rb"modules\s*\[\s*(?!__name__\s*\])[^\]=]*\]\s*=[^=]|modules\.(setdefault|update)\s*\(", raw):
@@ -857,7 +867,7 @@ class Machine:
                 return self._load_one(full, module)
         if module.index >= 0 and self.stack:  # a module still running, met again in a cycle
             self.stack[-1].low = min(self.stack[-1].low, module.index)
-        if module.open or module.children_open:
+        if module.open or (module.children_open and module.locations is not None):
             return UNKNOWN
         hook = module.names.get("__getattr__")
         if hook is not None:
@@ -1945,7 +1955,7 @@ class Machine:
             return UNKNOWN
         if name in _PURE_METHODS and all(_constant(a) for a in arguments) and not keywords:
             try:
-                made = getattr(owner, name)(*[a for a in arguments])
+                made = getattr(owner, name)(*arguments)
             except Exception:  # a call that would raise: its effect is not modelled
                 return UNKNOWN
             return ListOf(made) if isinstance(made, list) else made
@@ -2139,8 +2149,7 @@ def verdict(machine: Machine, module: str, names: Sequence[str] = ()) -> Dict[st
     result["origin"] = loaded.spec.origin
     if loaded.spec.kind == "opaque":
         result.update(status="unknown", reason="made at run time by the parent package")
-    if loaded.spec.kind == "namespace":
-        result["namespace"] = True
+    result["package"] = loaded.locations is not None
     for name in names:
         result["names"][name] = _name_verdict(machine, loaded, name)
     result["complete"] = not machine.late
@@ -2230,56 +2239,116 @@ def _origins(finder: Finder, name: str) -> Iterator[str]:
 def answer(request: Dict[str, Any]) -> Dict[str, Any]:
     """Answer a request; both sides are JSON values.
 
-    Request: `modules` (list of {module, names}), and optionally `path` (replaces sys.path), `prepend` (directories of
-    this machine searched first), `local` (top-level names that lie beside the script), `sources` (list of {file, text}
-    to compile, not to run), `seconds` (bound of the walk, default 20).
-    Answer: `schema` "envspec/imports/1", `python`, `path`, `host` (the values gates are decided by), `modules` (one
-    `verdict` for each, with `owner` {name, version} where a distribution owns what was found), `local` (for each local
-    name, what it hides), `syntax` (file -> message for sources this interpreter cannot compile).
+    Request: `scripts`, a list of {`modules` (list of {module, names}), `local` (top-level names that lie beside the
+    script), `sources` (list of {file, text} to compile, not to run)}; optionally `path` (replaces sys.path), `prepend`
+    (directories of this machine searched first), `distributions` (names whose version is asked for), `seconds` (bound of
+    the walk, default 20).
+    Answer: `schema` "envspec/imports/1", `python`, `executable`, `path`, `host` (the values gates are decided by),
+    `markers` (PEP 508), `distributions` (canonical name -> version or None), `complete` (False when the bound was
+    reached), and `scripts`: for each {`modules` (one `verdict` for each, with `owner` {name, version} where a
+    distribution owns what was found), `local` (what each local name hides), `syntax` (file -> {line, message} for sources
+    this interpreter cannot compile)}.
     """
-    local = [str(name) for name in request.get("local") or []]
     base = request.get("path")
     path = list(search_path() if base is None else base)
     path = [os.path.expanduser(p) for p in request.get("prepend") or []] + [p for p in path if p]
-    seconds = float(request.get("seconds") or 20)
-    machine = Machine(Finder(path, local), time.monotonic() + seconds)
+    deadline = time.monotonic() + float(request.get("seconds") or 20)
     plain = Finder(path)
-    result: Dict[str, Any] = {
+    machines: Dict[Tuple[str, ...], Machine] = {}
+    trees: Dict[str, Any] = {}
+    scripts = []
+    for script in request.get("scripts") or []:
+        local = tuple(sorted(str(name) for name in script.get("local") or []))
+        if local not in machines:
+            machines[local] = Machine(Finder(path, local), deadline, trees)
+        scripts.append(_script_answer(script, local, machines[local], plain))
+    return {
         "schema": "envspec/imports/1",
         "python": "{}.{}.{}".format(*sys.version_info[:3]),
         "executable": sys.executable,
-        "path": machine.finder.path,
+        "path": plain.path,
         "host": host_values(),
-        "modules": [],
-        "local": {},
-        "syntax": {},
+        "markers": markers(),
+        "distributions": _versions(plain, [str(name) for name in request.get("distributions") or []]),
+        "complete": not any(machine.late for machine in machines.values()),
+        "scripts": scripts,
     }
-    for item in request.get("modules") or []:
-        result["modules"].append(verdict(machine, str(item["module"]), [str(n) for n in item.get("names") or []]))
+
+
+def _script_answer(script: Dict[str, Any], local: Tuple[str, ...], machine: Machine, plain: Finder) -> Dict[str, Any]:
+    modules = []
     found: Dict[str, List[str]] = {}
-    for entry in result["modules"]:
-        name = entry["module"]
+    for item in script.get("modules") or []:
+        name = str(item["module"])
+        modules.append(verdict(machine, name, [str(n) for n in item.get("names") or []]))
         found[name] = list(_origins(plain, name))
-    owned = owners(plain, [origin for origins in found.values() for origin in origins])
-    for entry in result["modules"]:
-        for origin in found[entry["module"]]:
-            if origin in owned:
-                entry["owner"] = {"name": owned[origin][0], "version": owned[origin][1]}
-    for name in local:
-        spec = plain.find(name)
+    hidden: Dict[str, Any] = {}
+    specs = {name: plain.find(name) for name in local}
+    for name, spec in specs.items():
         if spec is not None:
-            origins = [spec.origin] if spec.origin else list(_origins(plain, name))
-            who = [owned_by for owned_by in owners(plain, origins).values()]
-            result["local"][name] = {
-                "origin": spec.origin, "stdlib": plain.is_stdlib(spec),
-                "owner": {"name": who[0][0], "version": who[0][1]} if who else None,
-            }  # fmt: skip
-    for source in request.get("sources") or []:
+            found[name] = [spec.origin] if spec.origin else list(_origins(plain, name))
+    owned = owners(plain, [origin for origins in found.values() for origin in origins])
+
+    def owner(name: str) -> Optional[Dict[str, str]]:
+        for origin in found[name]:
+            if origin in owned:
+                return {"name": owned[origin][0], "version": owned[origin][1]}
+        return None
+
+    for entry in modules:
+        who = owner(entry["module"])
+        if who is not None:
+            entry["owner"] = who
+    for name, spec in specs.items():
+        if spec is not None:
+            hidden[name] = {"origin": spec.origin, "stdlib": plain.is_stdlib(spec), "owner": owner(name)}
+    syntax: Dict[str, Any] = {}
+    for source in script.get("sources") or []:
         message = compile_error(str(source["text"]))
         if message is not None:
-            result["syntax"][str(source["file"])] = message
-    result["complete"] = not machine.late
+            syntax[str(source["file"])] = message
+    return {"modules": modules, "local": hidden, "syntax": syntax}
+
+
+def _versions(finder: Finder, names: Sequence[str]) -> Dict[str, Optional[str]]:
+    """The version of the first distribution of each name on the path, None where there is none."""
+    wanted = {re.sub(r"[-_.]+", "-", name).lower() for name in names}
+    result: Dict[str, Optional[str]] = dict.fromkeys(wanted)
+    for entry in finder.path if wanted else ():
+        try:
+            listed = sorted(os.listdir(entry))
+        except OSError:
+            continue
+        for item in listed:
+            if item.startswith("~") or not item.endswith((".dist-info", ".egg-info")):
+                continue
+            name = re.sub(r"[-_.]+", "-", item.rsplit(".", 1)[0].split("-")[0]).lower()
+            if name in wanted and result[name] is None:
+                result[name] = _identity(os.path.join(entry, item), item)[1]
     return result
+
+
+def markers() -> Dict[str, str]:
+    """The PEP 508 marker values of this interpreter."""
+    import platform
+
+    info = sys.implementation.version
+    version = "{}.{}.{}".format(*info[:3])
+    if info.releaselevel != "final":
+        version += info.releaselevel[0] + str(info.serial)
+    return {
+        "implementation_name": sys.implementation.name,
+        "implementation_version": version,
+        "os_name": os.name,
+        "platform_machine": platform.machine(),
+        "platform_python_implementation": platform.python_implementation(),
+        "platform_release": platform.release(),
+        "platform_system": platform.system(),
+        "platform_version": platform.version(),
+        "python_full_version": platform.python_version(),
+        "python_version": "{}.{}".format(*sys.version_info[:2]),
+        "sys_platform": sys.platform,
+    }
 
 
 def compile_error(text: str) -> Optional[Dict[str, Any]]:
@@ -2324,7 +2393,7 @@ def search_path() -> List[str]:
     if PROBE is None:
         return [entry for entry in sys.path if entry]
     space: Dict[str, Any] = {"__name__": "envspec_probe"}
-    exec(compile(PROBE, "<envspec probe>", "exec", 0, True), space)
+    exec(compile(PROBE, "<envspec probe>", "exec", 0, True), space)  # noqa: S102 -- envspec's own source
     path = space["SearchPath"]()
     path.build(space["Python"](), [])
     return [entry["path"] for entry in path.entries]

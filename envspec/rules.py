@@ -157,6 +157,22 @@ _ROWS: Final = (
         "The module was added in a later Python or removed from this one (or the distributor packs it apart).",
         "Use the Python version that has it, or install the distributor's package of it.",
     ),
+    _rule(
+        "EP114",
+        "breaks",
+        "broken-import",
+        "The imported module is there and its own import fails",
+        "The module is found, but running it ends in a failed import of something else that it needs.",
+        "Install what it needs, in the version of the lock.",
+    ),
+    _rule(
+        "EP115",
+        "breaks",
+        "relative-without-package",
+        "A relative import in a file that is run as a script",
+        "A script has no package, so Python stops with 'attempted relative import with no known parent package'.",
+        "Run it as `python -m PACKAGE.MODULE` from the directory above the package, or make the import absolute.",
+    ),
     # Packages against the lock and each other.
     _rule(
         "EP201",

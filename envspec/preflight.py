@@ -1,0 +1,690 @@
+"""Will these scripts import on that host? Parsed here, resolved there in one round trip, judged here.
+
+`resolve` sends what `imports` read to a host and returns `ImportFacts`; `facts_from_snapshot` answers from a saved
+snapshot, as far as its module index goes; `judge` turns the facts of all hosts into findings and is pure.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import shlex
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import resources
+from typing import Any, Final
+
+from packaging.markers import InvalidMarker, UndefinedEnvironmentName
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.utils import canonicalize_name
+from packaging.version import InvalidVersion, Version
+
+from envspec import mend
+from envspec.errors import CaptureError
+from envspec.findings import Finding, Json, Location, sort_findings
+from envspec.history import DISTRIBUTION_NAMES, layout_of, stdlib_change
+from envspec.hosts.interface import Host
+from envspec.imports import Import, ScriptImports, Site
+from envspec.locks import RoleLock, Target
+from envspec.rules import finding
+from envspec.snapshot import Snapshot
+
+__all__ = [
+    "HostImports",
+    "ImportFacts",
+    "ModuleFact",
+    "ScriptFacts",
+    "distribution_names",
+    "facts_from_snapshot",
+    "judge",
+    "request",
+    "resolve",
+    "source",
+]
+
+SECONDS: Final = 30.0
+"""How long a host may spend following what packages import; what is not reached counts as importing."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModuleFact:
+    """What a host says of one module, or of one name of it: see `probe_imports.verdict` for the fields."""
+
+    status: str
+    kind: str = ""
+    missing: str | None = None
+    message: str = ""
+    chain: tuple[Site, ...] = ()
+    modules: tuple[str, ...] = ()
+    near: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()
+    parent: str | None = None
+    parent_origin: str | None = None
+    package: bool = False
+    origin: str | None = None
+    owner: tuple[str, str] | None = None
+    names: Mapping[str, ModuleFact] = field(default_factory=dict)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> ModuleFact:
+        """Read one verdict. Raises KeyError, TypeError or ValueError for another shape."""
+        owner, parent = data.get("owner"), data.get("parent") or {}
+        chain = data.get("chain") or ()
+        return cls(
+            status=str(data["status"]),
+            kind=str(data.get("kind") or ""),
+            missing=None if data.get("missing") is None else str(data["missing"]),
+            message=str(data.get("message") or data.get("reason") or ""),
+            chain=tuple(Site(file=str(c["file"]), line=int(c["line"])) for c in chain),
+            modules=tuple(str(c["module"]) for c in chain),
+            near=tuple(str(n) for n in data.get("near") or ()),
+            files=tuple(str(n) for n in data.get("files") or ()),
+            parent=None if parent.get("module") is None else str(parent["module"]),
+            parent_origin=None if parent.get("origin") is None else str(parent["origin"]),
+            package=bool(data.get("package")),
+            origin=None if data.get("origin") is None else str(data["origin"]),
+            owner=(str(owner["name"]), str(owner["version"])) if owner else None,
+            names={str(k): cls.from_dict(v) for k, v in (data.get("names") or {}).items()},
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ScriptFacts:
+    """What a host says of one script: its modules, what its local names hide, sources it cannot compile."""
+
+    modules: Mapping[str, ModuleFact]
+    local: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    syntax: Mapping[str, tuple[int, str]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ImportFacts:
+    """A host's answer: one `ScriptFacts` for each script asked for, in the same order."""
+
+    python: str
+    scripts: tuple[ScriptFacts, ...]
+    host: Mapping[str, Any] = field(default_factory=dict)
+    markers: Mapping[str, str] = field(default_factory=dict)
+    distributions: Mapping[str, str | None] = field(default_factory=dict)
+    complete: bool = True
+    executable: str = ""
+
+    @classmethod
+    def from_dict(cls, data: object) -> ImportFacts:
+        """Read a host's answer. Raises ValueError with one sentence when it is not one."""
+        try:
+            if not isinstance(data, dict) or data.get("schema") != "envspec/imports/1":
+                raise ValueError("it has no schema envspec/imports/1")
+            scripts = tuple(
+                ScriptFacts(
+                    modules={str(m["module"]): ModuleFact.from_dict(m) for m in script["modules"]},
+                    local={str(k): dict(v) for k, v in script["local"].items()},
+                    syntax={str(k): (int(v["line"]), str(v["message"])) for k, v in script["syntax"].items()},
+                )
+                for script in data["scripts"]
+            )
+            return cls(
+                python=str(data["python"]),
+                scripts=scripts,
+                host=dict(data["host"]),
+                markers={str(k): str(v) for k, v in data["markers"].items()},
+                distributions=dict(data["distributions"]),
+                complete=bool(data["complete"]),
+                executable=str(data["executable"]),
+            )
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"the answer about imports is damaged ({error!r})") from error
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HostImports:
+    """One host in the judgement. `snapshot` lets a mend name the tool that owns the environment."""
+
+    label: str
+    facts: ImportFacts
+    role: str | None = None
+    snapshot: Snapshot | None = None
+
+
+# ----------------------------------------------------------------------------------------------------------- resolving
+
+
+@functools.cache
+def source() -> str:
+    """The program that answers on a host: the resolver, with the snapshot probe inside for the search path."""
+    read = resources.files("envspec").joinpath
+    resolver = read("probe_imports.py").read_text(encoding="utf-8")
+    return f"{resolver}\nPROBE = {read('probe.py').read_text(encoding='utf-8')!r}\n"
+
+
+def request(
+    scripts: Sequence[ScriptImports], *, prepend: Sequence[str] = (), seconds: float = SECONDS
+) -> dict[str, Any]:
+    """The request of `probe_imports.answer` for these scripts. `prepend` are directories of the host searched first."""
+    wanted: list[str] = []
+    for script in scripts:
+        if script.requirements is not None:
+            for text in script.requirements.dependencies:
+                try:
+                    wanted.append(canonicalize_name(Requirement(text).name))
+                except InvalidRequirement:
+                    continue
+    return {
+        "scripts": [
+            {
+                "modules": [{"module": m, "names": list(names)} for m, names in script.requests().items()],
+                "local": list(script.local),
+                "sources": [{"file": s.file, "text": s.text} for s in script.sources],
+            }
+            for script in scripts
+        ],
+        "distributions": wanted,
+        "prepend": list(prepend),
+        "seconds": seconds,
+    }
+
+
+def resolve(
+    host: Host, scripts: Sequence[ScriptImports], *, prepend: Sequence[str] = (), timeout: float = 60.0
+) -> ImportFacts:
+    """Resolve the imports of the scripts on a host, in one round trip and without executing anything of it.
+
+    Raises CaptureError when the host cannot be reached or answers something else.
+    """
+    seconds = max(5.0, min(SECONDS, timeout / 2))
+    answer = host.run_python(source(), request(scripts, prepend=prepend, seconds=seconds), timeout)
+    try:
+        return ImportFacts.from_dict(answer)
+    except ValueError as error:
+        raise CaptureError(f"{host.label}: {error}.") from error
+
+
+def facts_from_snapshot(snapshot: Snapshot, scripts: Sequence[ScriptImports]) -> ImportFacts:
+    """What a saved snapshot can say: whether the first one or two parts of a module's name are there.
+
+    Names and deeper submodules are unknown. Nothing is called missing where the snapshot could not read.
+    """
+    owned: dict[str, tuple[str, str]] = {}
+    for dist in snapshot.installed().values():
+        for module in dist.modules:
+            owned.setdefault(module, (dist.raw_name, dist.version or ""))
+    loose = {name for entry in snapshot.path for name in entry.loose}
+    mapped = {name for hook in snapshot.hooks for name in hook.mapping}
+    sure = snapshot.known("distributions") and snapshot.known("path")
+    version = snapshot.interpreter.version if snapshot.interpreter is not None else ""
+    deep = {name.split(".")[0] for name in owned if "." in name}
+
+    def fact(module: str, local: Iterable[str]) -> ModuleFact:
+        parts = module.split(".")
+        top, second = parts[0], ".".join(parts[:2])
+        owner = owned.get(second) or owned.get(top)
+        if top in sys.stdlib_module_names or top in local or top in loose or top in mapped:
+            return ModuleFact(status="unknown", message="a snapshot does not list these modules", owner=owner)
+        if top not in owned:
+            if not sure:
+                return ModuleFact(status="unknown", message="the snapshot could not read the packages")
+            return ModuleFact(status="fails", kind="module", missing=top, message=f"No module named {top!r}")
+        if len(parts) > 1 and second not in owned and top in deep and sure:
+            # the index says what lies directly below a package; where nothing does, the module is a single file
+            return ModuleFact(
+                status="fails", kind="submodule", missing=second, parent=top, message=f"No module named {second!r}"
+            )
+        status = "ok" if len(parts) <= 2 else "unknown"
+        return ModuleFact(status=status, owner=owner, message="" if status == "ok" else "a snapshot does not go deeper")
+
+    return ImportFacts(
+        python=version,
+        scripts=tuple(
+            ScriptFacts(modules={module: fact(module, script.local) for module in script.requests()})
+            for script in scripts
+        ),
+        host=_host_values(snapshot),
+        markers=dict(snapshot.markers),
+        distributions={name: dist.version for name, dist in snapshot.installed().items()},
+    )
+
+
+def _host_values(snapshot: Snapshot) -> dict[str, Any]:
+    markers = snapshot.markers
+    parts = [int(p) for p in re.findall(r"\d+", markers.get("python_full_version", ""))[:3]]
+    values: dict[str, Any] = {"sys.version_info": [*parts, "final", 0]} if len(parts) == 3 else {}
+    for key, marker in (
+        ("sys.platform", "sys_platform"),
+        ("os.name", "os_name"),
+        ("platform.system()", "platform_system"),
+        ("platform.machine()", "platform_machine"),
+        ("platform.python_implementation()", "platform_python_implementation"),
+        ("sys.implementation.name", "implementation_name"),
+    ):
+        if marker in markers:
+            values[key] = markers[marker]
+    return values
+
+
+# ------------------------------------------------------------------------------------------------------------- judging
+
+
+def distribution_names(module: str) -> tuple[str, ...]:
+    """Canonical names of distributions that may provide a module: the curated names, then guesses from the import."""
+    parts = module.split(".")
+    names: list[str] = []
+    for i in range(len(parts), 0, -1):
+        names.extend(DISTRIBUTION_NAMES.get(".".join(parts[:i]), ()))
+    for i in range(min(len(parts), 3), 0, -1):
+        names.append(canonicalize_name("-".join(parts[:i])))
+    return tuple(dict.fromkeys(names))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Source:
+    """Where a missing module can be had: a distribution in a version, and who has it."""
+
+    distribution: str
+    version: str | None
+    where: str
+    locked: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.where} has {self.distribution} {self.version}" if self.version else f"{self.where} has it"
+
+
+def judge(
+    scripts: Sequence[ScriptImports],
+    hosts: Sequence[HostImports],
+    locks: Sequence[RoleLock] = (),
+    elsewhere: Sequence[HostImports] = (),
+) -> list[Finding]:
+    """The findings for scripts on hosts. `elsewhere` are hosts only asked for what the others lack.
+
+    A host whose facts hold fewer scripts than are asked about is judged for those it has. Pure.
+    """
+    found: list[Finding] = []
+    for host in hosts:
+        for index, script in enumerate(scripts[: len(host.facts.scripts)]):
+            found.extend(_Judge(script, index, host, [*hosts, *elsewhere], locks).findings())
+    return list(sort_findings(_merged(found)))
+
+
+def _merged(found: Iterable[Finding]) -> list[Finding]:
+    """One finding for what holds alike on several hosts."""
+    together: dict[tuple[object, ...], Finding] = {}
+    for item in found:
+        key = (item.code, item.subject, item.location, item.what, item.fix, item.severity, item.ignored)
+        other = together.get(key)
+        if other is None:
+            together[key] = item
+        else:
+            hosts = tuple(sorted({*other.hosts, *item.hosts}))
+            together[key] = other.replace(hosts=hosts)
+    return list(together.values())
+
+
+class _Judge:
+    """One script on one host."""
+
+    def __init__(
+        self,
+        script: ScriptImports,
+        index: int,
+        host: HostImports,
+        everyone: Sequence[HostImports],
+        locks: Sequence[RoleLock],
+    ) -> None:
+        self.script = script
+        self.index = index
+        self.host = host
+        self.facts = host.facts.scripts[index]
+        self.others = [other for other in everyone if other is not host]
+        self.locks = [lock for lock in locks if lock.role is None or lock.role == host.role]
+        self.foreign_locks = [lock for lock in locks if lock not in self.locks]
+
+    def findings(self) -> Iterator[Finding]:
+        yield from self.problems()
+        yield from self.requirements()
+        yield from self.shadows()
+        best: dict[tuple[str, str], tuple[int, Finding, list[str]]] = {}
+        for item in self.script.imports:
+            for made in self.of_import(item):
+                # One finding for one cause: the strongest place it is met, the others named beside it.
+                key = (str(made.evidence.get("missing") or made.subject), "" if made.code != "EP112" else made.code)
+                rank = ("breaks", "results", "noise").index(made.severity) + (10 if made.ignored else 0)
+                place = str(item.site)
+                if key not in best:
+                    best[key] = (rank, made, [place])
+                else:
+                    kept_rank, kept, places = best[key]
+                    places.append(place)
+                    best[key] = (rank, made, places) if rank < kept_rank else (kept_rank, kept, places)
+        for _, made, places in best.values():
+            also = [p for p in dict.fromkeys(places) if p != str(made.location)]
+            yield made.replace(evidence={**made.evidence, "also": also}) if also else made
+
+    # -- what stands outside imports
+
+    def problems(self) -> Iterator[Finding]:
+        local_syntax = {p.site.file for p in self.script.problems if p.kind == "syntax"}
+        compiled = {s.file for s in self.script.sources}
+        for file, (line, message) in self.facts.syntax.items():
+            place = Site(file=file, line=line)
+            what = f"{place}: Python {self.host.facts.python} cannot compile it: {message}."
+            yield self.make("EP110", file, what, place)
+        for problem in self.script.problems:
+            if problem.kind == "unreadable":
+                yield self.make("EP110", problem.site.file, f"{problem.message}.", problem.site)
+            elif problem.kind == "syntax":
+                if problem.site.file in compiled and problem.site.file in local_syntax and self.host.facts.host:
+                    continue  # the host's own parser has decided
+                yield self.make("EP110", problem.site.file, f"{problem.site}: {problem.message}.", problem.site)
+            else:
+                code = "EP102" if problem.kind == "submodule" else "EP104"
+                yield self.make(code, problem.subject, f"{problem.site}: {problem.message}.", problem.site,
+                                fix="Correct the import, or add what is missing to the script's own modules.")  # fmt: skip
+
+    def requirements(self) -> Iterator[Finding]:
+        wanted = self.script.requirements
+        if wanted is None:
+            return
+        python = self.host.facts.python
+        try:
+            if wanted.requires_python and not SpecifierSet(wanted.requires_python).contains(python, prereleases=True):
+                what = f"{wanted.site}: the script asks for Python {wanted.requires_python}; the host has {python}."
+                yield self.make("EP111", "python", what, wanted.site, expected=wanted.requires_python, found=python)
+        except (InvalidSpecifier, InvalidVersion):
+            yield self.make("EP110", self.script.script, f"{wanted.site}: requires-python is not valid.", wanted.site)
+        for text in wanted.dependencies:
+            try:
+                requirement = Requirement(text)
+                if requirement.marker is not None and not requirement.marker.evaluate(dict(self.host.facts.markers)):
+                    continue
+            except (InvalidRequirement, InvalidMarker, UndefinedEnvironmentName):
+                yield self.make(
+                    "EP110", self.script.script, f"{wanted.site}: {text!r} is not a requirement.", wanted.site
+                )
+                continue
+            name = canonicalize_name(requirement.name)
+            version = self.host.facts.distributions.get(name)
+            if version is not None and _contains(requirement.specifier, version):
+                continue
+            has = f"the host has {version}" if version else "the host does not have it"
+            yield self.make(
+                "EP111", name, f"{wanted.site}: the script asks for {text}; {has}.", wanted.site,
+                fix=mend.install(self.host.snapshot, [text]), expected=text, found=version,
+            )  # fmt: skip
+
+    def shadows(self) -> Iterator[Finding]:
+        for name, hidden in self.facts.local.items():
+            owner = hidden.get("owner")
+            if not hidden.get("stdlib") and owner is None:
+                continue
+            if self.script.root and str(hidden.get("origin") or "").startswith(self.script.root + "/"):
+                continue  # the project itself, installed from where it lies
+            victim = "the standard library's" if owner is None else f"{owner['name']} {owner['version']}'s"
+            what = f"{self.script.script}: its directory has a module {name}, which hides {victim} module {name}."
+            yield self.make("EP106", name, what, None, evidence={"origin": hidden.get("origin")})
+
+    # -- imports
+
+    def present(self, module: str) -> bool | None:
+        fact = self.facts.modules.get(module)
+        if fact is None or fact.status == "unknown":
+            return True if module.split(".")[0] in self.script.local else None
+        return fact.status == "ok"
+
+    def of_import(self, item: Import) -> Iterator[Finding]:
+        verdicts = [gate.holds(self.host.facts.host, self.present) for gate in item.gates]
+        if False in verdicts:
+            return
+        conditional = None in verdicts
+        guarded = any(g.guards for g, v in zip(item.gates, verdicts, strict=True) if v is None)
+        if item.unresolved == "relative":
+            what = f"{item.site}: `{item.text}` is relative, and a script run by its path has no package"
+            yield self.placed("EP115", item, item.text, f"{what}{self.reached(item)}.", conditional, guarded, {})
+            return
+        if item.unresolved == "computed":
+            what = f"{item.site}: `{item.text}` imports a module whose name is computed when it runs."
+            yield self.make("EP109", item.site.file, what, item.site, ignored=_ignored(item, "EP109"),
+                            evidence={"missing": str(item.site)})  # fmt: skip
+            return
+        fact = self.facts.modules.get(item.module)
+        if fact is None:
+            return
+        if item.form == "run" and fact.status == "ok" and fact.package:
+            fact = self.facts.modules.get(f"{item.module}.__main__", fact)
+        if fact.status == "fails":
+            yield from self.failing(item, item.module, fact, conditional, guarded)
+            return
+        standard = item.module.split(".")[0] in sys.stdlib_module_names
+        if fact.status == "unknown" and "snapshot" in fact.message and not item.optional and not standard:
+            what = f"{item.site} imports {item.module}: {fact.message}."
+            yield self.make("EP109", item.module, what, item.site, ignored=_ignored(item, "EP109"))
+        for name in item.names:
+            inner = fact.names.get(name)
+            if inner is not None and inner.status == "fails":
+                yield from self.failing(item, f"{item.module}.{name}", inner, conditional, guarded)
+        yield from self.unlocked(item, fact)
+
+    def failing(
+        self, item: Import, wanted: str, fact: ModuleFact, conditional: bool, guarded: bool
+    ) -> Iterator[Finding]:
+        missing = fact.missing or ""
+        module, _, name = missing.partition(":")
+        direct = not fact.chain and fact.kind in ("module", "submodule", "not-a-package", "tag", "name")
+        code = {
+            "module": "EP101", "submodule": "EP102", "not-a-package": "EP103", "tag": "EP105", "name": "EP104",
+        }.get(fact.kind, "EP114")  # fmt: skip
+        stdlib = module.split(".")[0] in sys.stdlib_module_names or stdlib_change(module, self.version) is not None
+        change = stdlib_change(module, self.version) if fact.kind in ("module", "submodule") else None
+        has = self.has(module, fact)
+        if fact.kind == "module":
+            cause = f"there is no module {module} on the host"
+            if stdlib:
+                code = "EP113"
+                cause = f"Python {self.host.facts.python} has no module {module}" + (f": {change}" if change else "")
+        elif fact.kind == "submodule":
+            cause = f"{has} has no submodule {module}"
+            if stdlib:
+                code = "EP113"
+                cause = f"Python {self.host.facts.python} has no module {module}" + (f": {change}" if change else "")
+        elif fact.kind == "not-a-package":
+            cause = f"in {has}, {fact.parent or module.rpartition('.')[0]} is a module, not a package"
+        elif fact.kind == "tag":
+            files = ", ".join(file.rpartition("/")[2] for file in fact.files)
+            cause = f"{module} is there only as {files}, which this interpreter (Python {self.host.facts.python}) cannot load"
+        elif fact.kind == "name":
+            cause = f"{has} has a module {module} without the name {name}"
+        elif fact.kind == "distribution":
+            cause = f"the metadata of the distribution {missing} is not there"
+        elif fact.kind == "relative":
+            cause = fact.message
+        elif fact.kind == "syntax":
+            cause = f"a source there is not valid for Python {self.host.facts.python}: {fact.message}"
+        else:
+            cause = fact.message or "it raises an error of its own accord"
+        subject = missing.replace(":", ".") if direct and code != "EP101" else module or item.module
+        if not direct:
+            code = "EP114"
+            place = fact.chain[-1] if fact.chain else None
+            cause = f"it is there, but {fact.modules[-1] if fact.modules else wanted} fails to import ({place}): {cause}"
+            subject = item.module
+        layout = layout_of(item.module) if fact.kind in ("submodule", "not-a-package", "name") else None
+        sources = self.sources(item, wanted, missing) if code not in ("EP113", "EP105") else []
+        extra = ""
+        if layout is not None:
+            cause += f" ({layout.before} before {layout.distribution} {layout.since}, whose layout brought the submodule)"
+        if sources:
+            extra = f" {_sentence('; '.join(str(s) for s in sources[:3]))}."
+        elif fact.near and direct:
+            extra = f" Near it: {', '.join(fact.near)}."
+        what = f"{item.site} imports {wanted}: {cause}{self.reached(item)}.{extra}"
+        evidence: dict[str, Json] = {
+            "missing": missing or item.module,
+            "import": item.text,
+            "near": list(fact.near),
+            "chain": [f"{m} ({s})" for m, s in zip(fact.modules, fact.chain, strict=True)],
+            "available": [str(s) for s in sources],
+        }
+        if fact.parent_origin:
+            evidence["origin"] = fact.parent_origin
+        yield self.placed(code, item, subject, what, conditional, guarded, evidence,
+                          fix=self.fix(code, module, sources, layout.distribution if layout else None,
+                                       layout.since if layout else None))  # fmt: skip
+
+    @property
+    def version(self) -> tuple[int, int]:
+        numbers = [int(n) for n in re.findall(r"\d+", self.host.facts.python)[:2]]
+        return (numbers[0], numbers[1]) if len(numbers) == 2 else (sys.version_info[0], sys.version_info[1])
+
+    def has(self, module: str, fact: ModuleFact) -> str:
+        """The distribution the missing part should be in, as the host has it: `speculators 0.2.0`."""
+        parts = module.split(".")
+        for i in range(len(parts), 0, -1):
+            known = self.facts.modules.get(".".join(parts[:i]))
+            if known is not None and known.owner is not None:
+                return " ".join(known.owner)
+        return fact.parent or parts[0]
+
+    def reached(self, item: Import) -> str:
+        """How the statement is reached, as the end of a sentence."""
+        way = ""
+        if item.path:
+            way = " by way of " + ", ".join(str(site) for site in item.path)
+        if item.form == "lazy":
+            return "; the import is lazy and fails when the name is first used"
+        if item.reach == "module":
+            return f"; it runs at import{way}"
+        if item.reach == "called":
+            return f"; it is in {item.function or 'a function'}(), called{way}"
+        return f"; it is in {item.function}(), which nothing at module level was seen to call"
+
+    def placed(
+        self, code: str, item: Import, subject: str, what: str, conditional: bool, guarded: bool,
+        evidence: dict[str, Json], fix: str | None = None,
+    ) -> Finding:  # fmt: skip
+        """The finding under the code that fits how surely the import is reached."""
+        if item.optional or guarded:
+            code, severity = "EP108", "noise"
+        elif item.reach == "function" or conditional or item.form == "lazy":
+            unknown = next((g.text for g in item.gates if g.holds(self.host.facts.host, self.present) is None), "")
+            if unknown:
+                what = f"{what[:-1] if what.endswith('.') else what} (only if {unknown})."
+            code, severity = "EP107", "results"
+        else:
+            severity = None
+        evidence = {**evidence, "reach": item.reach, "path": [str(site) for site in item.path]}
+        return self.make(code, subject, what, item.site, fix=fix, evidence=evidence, ignored=_ignored(item, code),
+                         severity=severity)  # fmt: skip
+
+    def make(
+        self, code: str, subject: str, what: str, site: Site | None, *, fix: str | None = None,
+        evidence: dict[str, Json] | None = None, ignored: bool = False, severity: Any = None,
+        expected: str | None = None, found: str | None = None,
+    ) -> Finding:  # fmt: skip
+        facts: dict[str, Json] = dict(evidence or {})
+        facts["script"] = self.script.script
+        if expected is not None:
+            facts.update(expected=expected, found=found)
+        location = None
+        if site is not None:
+            line = site.line or None if site.cell is None else None
+            location = Location(file=site.file, line=line, column=site.column or None if line else None)
+            if site.cell is not None:
+                facts["cell"], facts["cell_line"] = site.cell, site.line
+        made = finding(code, subject, [self.host.label], what, fix=fix, severity=severity, location=location,
+                       evidence=facts)  # fmt: skip
+        return made.replace(ignored=True) if ignored else made
+
+    # -- where else
+
+    def sources(self, item: Import, wanted: str, missing: str) -> list[_Source]:
+        """Who has what is missing: the host's own locks, other roles' locks, other hosts; the surest first."""
+        module = missing.partition(":")[0] or item.module
+        hosts: list[_Source] = []
+        candidates: list[str] = []
+        for other in self.others:
+            if self.index >= len(other.facts.scripts):
+                continue
+            there = other.facts.scripts[self.index].modules
+            fact = there.get(item.module)
+            if fact is None or fact.status == "fails" or fact.owner is None:
+                continue
+            name = wanted[len(item.module) + 1 :] if wanted.startswith(item.module + ".") else ""
+            if name and name in fact.names and fact.names[name].status == "fails":
+                continue
+            if module.split(".")[0] != item.module.split(".")[0]:
+                continue
+            candidates.append(canonicalize_name(fact.owner[0]))
+            hosts.append(_Source(distribution=fact.owner[0], version=fact.owner[1], where=f"host {other.label}"))
+        names = list(dict.fromkeys([*candidates, *distribution_names(module)]))
+        mine = self.facts.modules.get(item.module.split(".")[0]) or self.facts.modules.get(item.module)
+        have = canonicalize_name(mine.owner[0]) if mine is not None and mine.owner else None
+        if have and have not in names and module.split(".")[0] == item.module.split(".")[0]:
+            names.insert(0, have)
+        found: list[_Source] = []
+        for lock in [*self.locks, *self.foreign_locks]:
+            for name in names:
+                versions = self.locked(lock, name)
+                if versions:
+                    where = lock.lock.path if lock.role is None else f"{lock.lock.path} (role {lock.role})"
+                    found.append(
+                        _Source(distribution=name, version=versions[0], where=where, locked=lock in self.locks)
+                    )
+                    break
+        return [*found, *hosts]
+
+    def locked(self, lock: RoleLock, name: str) -> tuple[str, ...]:
+        target = Target.of(self.host.snapshot) if self.host.snapshot else Target(markers=dict(self.host.facts.markers))
+        package = lock.lock.resolve(target).packages.get(name)
+        if package is not None and package.version:
+            return (package.version,)
+        return lock.lock.versions(name)
+
+    def fix(
+        self, code: str, module: str, sources: Sequence[_Source], distribution: str | None, since: str | None
+    ) -> str | None:
+        """The smallest command that mends it, None for the rule's own words."""
+        if code in ("EP113", "EP115", "EP105"):
+            return None
+        best = next((s for s in sources if s.version), None)
+        if best is not None:
+            old = self.host.facts.distributions.get(canonicalize_name(best.distribution))
+            known = self.facts.modules.get(module.split(".")[0])
+            if known is not None and known.owner is not None:
+                old = known.owner[1] if canonicalize_name(known.owner[0]) == canonicalize_name(best.distribution) else old
+            if old == best.version:
+                return None
+            return mend.install(self.host.snapshot, [f"{canonicalize_name(best.distribution)}=={best.version}"])
+        if distribution and since:
+            return mend.install(self.host.snapshot, [f"{distribution}>={since}"])
+        curated = DISTRIBUTION_NAMES.get(module) or DISTRIBUTION_NAMES.get(module.split(".")[0])
+        if curated and code in ("EP101", "EP114"):
+            return mend.install(self.host.snapshot, [curated[0]])
+        return None
+
+    def unlocked(self, item: Import, fact: ModuleFact) -> Iterator[Finding]:
+        """An import that works here, from a distribution the lock of this host does not have."""
+        if not self.locks or fact.owner is None or fact.status != "ok" or item.optional:
+            return
+        name = canonicalize_name(fact.owner[0])
+        if any(name in lock.lock.names for lock in self.locks):
+            return
+        lock = self.locks[0].lock.path
+        what = f"{item.site} imports {item.module} from {fact.owner[0]} {fact.owner[1]}, which is not in {lock}."
+        yield self.make("EP112", name, what, item.site, ignored=_ignored(item, "EP112"), evidence={"missing": name},
+                        fix=f"Add {shlex.quote(name)} to the requirements that {lock} is made from, and lock again.")  # fmt: skip
+
+
+def _contains(specifier: SpecifierSet, version: str) -> bool:
+    try:
+        return specifier.contains(Version(version), prereleases=True)
+    except InvalidVersion:
+        return not str(specifier)
+
+
+def _ignored(item: Import, code: str) -> bool:
+    return "*" in item.ignored or code in item.ignored
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:]
