@@ -1126,7 +1126,7 @@ class Distributions:
                 first.setdefault(name, copies[0])
                 if len(copies) > 1:
                     settle_duplicates(location, copies)
-            out["distributions"].extend(kept)
+            out["distributions"].extend(sorted(kept, key=lambda dist: (dist["name"], dist["metadata_path"])))
             out["leftovers"].extend(location.leftovers)
             out["shared_files"].extend(location.shared)
         for dist in out["distributions"]:
