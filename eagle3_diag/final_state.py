@@ -2,6 +2,10 @@
 
 One family of trainers stores it before the norm, the other after it, and one format does not say which (facts about stored samples are in
 ``samples/``). The right reading makes the target's argmax agree with the tokens that the target itself generated.
+
+Where the norm's weights are much the same in all channels, both readings have the same argmax and agreement cannot tell them apart. Their length
+can: RMSNorm gives y = w * x / sqrt(mean(x^2) + eps), so mean((y / w)^2) = 1, up to eps and rounding, at every position of a normed state, and
+anything but 1 at those of a state before the norm. So agreement says whether states, text and target belong together, and length which reading it is.
 """
 
 from __future__ import annotations
@@ -23,20 +27,24 @@ _CANDIDATES = 256
 # Below this share of agreement the states say nothing about the tokens.
 _CHANCE = 0.1
 _MARGIN = 0.15
+# A normed state's mean((y / w)^2) is 1: bfloat16 keeps 8 bits, eps takes a little off short states.
+_UNIT = 0.05
 
 
 @dataclass(frozen=True, kw_only=True)
 class FinalState:
     """Agreement of the target's argmax (among the sample's own tokens and some others) with the stored next tokens.
 
-    ``positions`` looked at; ``agree_pre``/``agree_post`` of them agree when the state is read as before / after the norm. ``normed`` is the
-    reading to use. ``finding`` is None, ``contradicts`` (the other reading agrees far better than the format's) or ``chance`` (neither does).
+    ``positions`` looked at; ``agree_pre``/``agree_post`` of them agree when the state is read as before / after the norm; ``unit`` of them have a
+    normed state's length (None where a weight of the norm is too small to divide by). ``normed`` is the reading to use. ``finding`` is None,
+    ``contradicts`` (the format's reading is not the right one) or ``chance`` (neither reading knows the text).
     """
 
     name: str
     positions: int
     agree_pre: int
     agree_post: int
+    unit: int | None
     normed: bool
     finding: str | None
 
@@ -55,20 +63,39 @@ def check_final_state(sample: Sample, target: Target) -> FinalState | None:
     ids = torch.unique(torch.cat((sample.tokens_N, others)))
     next_R = sample.tokens_N[at + 1]
     state_RH = sample.final_NH[at].to(torch.float32)
-    normed_RH = rms_norm(state_RH, target.norm_weight().to(torch.float32), config.rms_norm_eps, config.norm_offset)
+    weight_H = target.norm_weight().to(torch.float32)
+    normed_RH = rms_norm(state_RH, weight_H, config.rms_norm_eps, config.norm_offset)
     head_VH = target.head()
     pre, post = (int((ids[heads.argmax(x_RH, head_VH, ids)] == next_R).sum()) for x_RH in (normed_RH, state_RH))
     count = int(at.numel())
-    by_format, other = (post, pre) if sample.final_normed else (pre, post)
-    if not sample.final_certain:
-        normed = post > pre if pre != post else sample.final_normed
-        return FinalState(name=sample.name, positions=count, agree_pre=pre, agree_post=post, normed=normed, finding=_chance(count, max(pre, post)))
-    finding = "contradicts" if count >= 8 and other - by_format > _MARGIN * count else _chance(count, by_format)
-    return FinalState(name=sample.name, positions=count, agree_pre=pre, agree_post=post, normed=sample.final_normed, finding=finding)
+    unit = _unit(state_RH, weight_H + config.norm_offset)
+    found = _reading(count, pre, post, unit)
+    normed, finding = sample.final_normed, None
+    if count >= 8 and max(pre, post) < _CHANCE * count:
+        finding = "chance"
+    elif found is not None and found != normed:
+        if sample.final_certain:
+            finding = "contradicts"
+        else:
+            normed = found
+    return FinalState(name=sample.name, positions=count, agree_pre=pre, agree_post=post, unit=unit, normed=normed, finding=finding)
 
 
-def _chance(positions: int, agreeing: int) -> str | None:
-    return "chance" if positions >= 8 and agreeing < _CHANCE * positions else None
+def _unit(state_RH: torch.Tensor, weight_H: torch.Tensor) -> int | None:
+    """How many rows have mean((y / w)^2) = 1; None where a weight is too small to divide by."""
+    if bool((weight_H.abs() < 1e-3 * weight_H.abs().max()).any()):
+        return None
+    length_R = (state_RH / weight_H).square().mean(-1)
+    return int(((length_R - 1).abs() < _UNIT).sum())
+
+
+def _reading(positions: int, pre: int, post: int, unit: int | None) -> bool | None:
+    """Whether the states are normed, by their length, else by a clear difference of agreement; None when neither tells."""
+    if positions < 8:
+        return None
+    if unit is not None and not 0.1 * positions < unit < 0.9 * positions:
+        return unit >= 0.9 * positions
+    return post > pre if abs(post - pre) > _MARGIN * positions else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,6 +121,8 @@ def summarise(found: Iterable[FinalState]) -> Normalisation:
         positions = sum(s.positions for s in bad)
         pre, post = sum(s.agree_pre for s in bad), sum(s.agree_post for s in bad)
         numbers = f"read as before the final norm the target's choice agrees with {pre} of {positions} stored tokens, read as after it with {post}"
+        if kind == "contradicts" and all(s.unit is not None for s in bad):
+            numbers += f", and {sum(s.unit or 0 for s in bad)} of {positions} states have a normed state's length"
         who = f"{len(bad)} of {len(states)} samples (first: {bad[0].name})"
         if kind == "contradicts":
             warnings.append(
