@@ -50,7 +50,10 @@ SECONDS: Final = 30.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModuleFact:
-    """What a host says of one module, or of one name of it: see `probe_imports.verdict` for the fields."""
+    """What a host says of one module, or of one name of it: see `probe_imports.verdict` for the fields.
+
+    `behind` is a second failure: that of a package which lacks the module and could not be imported anyway.
+    """
 
     status: str
     kind: str = ""
@@ -66,6 +69,7 @@ class ModuleFact:
     origin: str | None = None
     owner: tuple[str, str] | None = None
     names: Mapping[str, ModuleFact] = field(default_factory=dict)
+    behind: ModuleFact | None = None
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> ModuleFact:
@@ -87,6 +91,7 @@ class ModuleFact:
             origin=None if data.get("origin") is None else str(data["origin"]),
             owner=(str(owner["name"]), str(owner["version"])) if owner else None,
             names={str(k): cls.from_dict(v) for k, v in (data.get("names") or {}).items()},
+            behind=cls.from_dict(data["behind"]) if data.get("behind") else None,
         )
 
 
@@ -358,7 +363,8 @@ class _Judge:
                     places.append(place)
                     best[key] = (rank, made, places) if rank < kept_rank else (kept_rank, kept, places)
         for _, made, places in best.values():
-            also = [p for p in dict.fromkeys(places) if p != str(made.location)]
+            own = f"{made.location.file}:{made.location.line}" if made.location is not None else ""
+            also = [p for p in dict.fromkeys(places) if p != own]
             yield made.replace(evidence={**made.evidence, "also": also}) if also else made
 
     # -- what stands outside imports
@@ -454,6 +460,9 @@ class _Judge:
             fact = self.facts.modules.get(f"{item.module}.__main__", fact)
         if fact.status == "fails":
             yield from self.failing(item, item.module, fact, conditional, guarded)
+            if fact.behind is not None:
+                top = item.module.split(".")[0]
+                yield from self.failing(item, top, fact.behind, conditional, guarded)
             return
         standard = item.module.split(".")[0] in sys.stdlib_module_names
         if fact.status == "unknown" and "snapshot" in fact.message and not item.optional and not standard:
@@ -507,7 +516,7 @@ class _Judge:
             code = "EP114"
             place = fact.chain[-1] if fact.chain else None
             cause = f"it is there, but {fact.modules[-1] if fact.modules else wanted} fails to import ({place}): {cause}"
-            subject = item.module
+            subject = module or item.module
         layout = layout_of(item.module) if fact.kind in ("submodule", "not-a-package", "name") else None
         sources = self.sources(item, wanted, missing) if code not in ("EP113", "EP105") else []
         extra = ""
@@ -515,7 +524,7 @@ class _Judge:
             cause += f" ({layout.before} before {layout.distribution} {layout.since}, whose layout brought the submodule)"
         if sources:
             extra = f" {_sentence('; '.join(str(s) for s in sources[:3]))}."
-        elif fact.near and direct:
+        elif fact.near and direct and not stdlib:
             extra = f" Near it: {', '.join(fact.near)}."
         what = f"{item.site} imports {wanted}: {cause}{self.reached(item)}.{extra}"
         evidence: dict[str, Json] = {
@@ -547,15 +556,14 @@ class _Judge:
 
     def reached(self, item: Import) -> str:
         """How the statement is reached, as the end of a sentence."""
-        way = ""
-        if item.path:
-            way = " by way of " + ", ".join(str(site) for site in item.path)
+        steps = ", ".join(str(site) for site in item.path)
         if item.form == "lazy":
             return "; the import is lazy and fails when the name is first used"
         if item.reach == "module":
-            return f"; it runs at import{way}"
+            return "; it runs at import" + (f" (by way of {steps})" if steps else "")
         if item.reach == "called":
-            return f"; it is in {item.function or 'a function'}(), called{way}"
+            where = f"is in {item.function}()" if item.function else "runs"
+            return f"; it {where}, reached from {steps}"
         return f"; it is in {item.function}(), which nothing at module level was seen to call"
 
     def placed(

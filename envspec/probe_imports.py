@@ -2064,7 +2064,7 @@ def _index(node: Any) -> Any:
 
 def near(name: str, names: Iterable[str], count: int = 3) -> List[str]:
     """Existing names that a reader may have meant."""
-    return difflib.get_close_matches(name, sorted(names), n=count, cutoff=0.7)
+    return difflib.get_close_matches(name, sorted(names), n=count, cutoff=0.75)
 
 
 def owners(finder: Finder, origins: Iterable[str]) -> Dict[str, Tuple[str, str]]:
@@ -2142,6 +2142,10 @@ def verdict(machine: Machine, module: str, names: Sequence[str] = ()) -> Dict[st
         loaded = machine.load(module)
     except Failed as failure:
         result.update(_failure(machine, failure))
+        absent = _ladder(machine, module) if failure.chain else None
+        if absent is not None:  # the package fails on its own account, and does not have the module either
+            behind = {key: value for key, value in result.items() if key not in ("module", "names")}
+            result.update(_failure(machine, absent), behind=behind)
         return result
     except RecursionError:
         result.update(status="unknown", reason="the import is nested too deeply to follow")
@@ -2154,6 +2158,21 @@ def verdict(machine: Machine, module: str, names: Sequence[str] = ()) -> Dict[st
         result["names"][name] = _name_verdict(machine, loaded, name)
     result["complete"] = not machine.late
     return result
+
+
+def _ladder(machine: Machine, name: str) -> Optional[Failed]:
+    """What a walk along the path alone finds missing, where the packages passed do not make modules at run time."""
+    parent: Optional[Module] = None
+    parts = name.split(".")
+    for i in range(len(parts)):
+        part = ".".join(parts[: i + 1])
+        try:
+            spec = machine._spec(part, parent)
+            parent = Module(part, spec)
+            machine._tree(parent)
+        except Failed as failure:
+            return failure if failure.missing else None
+    return None
 
 
 def _name_verdict(machine: Machine, module: Module, name: str) -> Dict[str, Any]:
