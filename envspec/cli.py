@@ -77,7 +77,7 @@ OPTIONS: Mapping[str, Option] = {
     "plan-format": _option("--format", choices=("text", "json"), default="text", help="format on standard output (default: text)"),
     "explain-format": _option("--format", choices=("text", "json", "markdown"), default="text", help="format on standard output (default: text)"),
     "output": _option("--output", dest="outputs", action="append", default=[], metavar="FORMAT=FILE", help="also write FORMAT into FILE; may be repeated"),
-    "fail-on": _option("--fail-on", choices=("breaks", "results", "any", "never"), default="breaks", help="the severity from which the exit code is 1 (default: breaks)"),
+    "fail-on": _option("--fail-on", choices=("breaks", "results", "any", "never"), help="the severity from which the exit code is 1 (default: the spec's, else breaks)"),
     "verbose": _option("-v", "--verbose", action="store_true", help="show what is folded away: declared and ignored findings, reasons of noise"),
     "save": _option("-o", "--save", metavar="FILE|DIR", help="write the snapshot into FILE, or one file a host into DIR"),
     "tool": _option("--tool", choices=("uv", "pip"), help="the installer to write for (default: the one that made the environment)"),

@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 import argparse
+import queue
+import threading
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeVar
 
 from rich.console import Console
 from rich.status import Status
 
 from envspec.capture import AT_ONCE, Captured, capture_each
-from envspec.errors import UsageError
-from envspec.findings import HostStatus
+from envspec.errors import CaptureError, EnvspecError, UsageError
+from envspec.findings import FailOn, Report
 from envspec.hosts import CaptureOptions, Host, HostName, open_host, parse_host
 from envspec.locks import RoleLock, load_role_locks
 from envspec.output import Output, Sink, parse_output
+from envspec.policy import apply, load_baseline, save_baseline
 from envspec.report.escape import plain
 from envspec.spec import Spec, find_spec, load_spec
 
-__all__ = ["NamedHost", "failed_status", "host_names", "named_hosts", "options", "outputs", "read_hosts", "read_locks", "read_spec"]
+__all__ = ["NamedHost", "concurrently", "finish", "host_names", "named_hosts", "options", "outputs", "read_hosts", "read_locks", "read_spec"]
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,17 +168,17 @@ def read_hosts(hosts: Sequence[NamedHost], how: CaptureOptions, at_once: int | N
     with _progress(sink) as status:
         waiting: Mapping[int, str] = {number: host.label for number, host in enumerate(hosts)}
         if status:
-            status.update(_awaited(waiting))
+            status.update(_awaited(waiting.values()))
         for index, captured in capture_each([host.host for host in hosts], how, at_once=at_once or AT_ONCE):
             done[index] = captured
             waiting = {number: label for number, label in waiting.items() if number != index}
             if status:
-                status.update(_awaited(waiting))
+                status.update(_awaited(waiting.values()))
     return [done[index] for index in range(len(hosts))]
 
 
-def _awaited(waiting: Mapping[int, str]) -> str:
-    labels = [plain(label) for label in waiting.values()]
+def _awaited(waiting: Iterable[str]) -> str:
+    labels = [plain(label) for label in waiting]
     more = f" and {len(labels) - 3} more" if len(labels) > 3 else ""
     return f"waiting for {', '.join(labels[:3])}{more}" if labels else "comparing"
 
@@ -187,7 +193,60 @@ def _progress(sink: Sink) -> Iterator[Status | None]:
         yield status
 
 
-def failed_status(host: NamedHost, captured: Captured) -> HostStatus:
-    """The line of a host that could not be captured."""
-    reason = str(captured.error).removeprefix(f"{plain(host.label)}: ") if captured.error else None
-    return HostStatus(label=host.label, role=host.role, target=host.name.text, status="failed", reason=reason)
+def concurrently(works: Mapping[str, Callable[[], T]], at_once: int | None, sink: Sink) -> dict[str, T | EnvspecError]:
+    """Do the work of each host at the same time; a host that fails leaves its error. Each work must end by itself."""
+    waiting = queue.SimpleQueue[str]()
+    done = queue.SimpleQueue[tuple[str, T | EnvspecError]]()
+    for label in works:
+        waiting.put(label)
+
+    def worker() -> None:
+        while True:
+            try:
+                label = waiting.get_nowait()
+            except queue.Empty:
+                return
+            try:
+                done.put((label, works[label]()))
+            except EnvspecError as error:
+                done.put((label, error))
+            except Exception as error:  # one host's surprise must not lose the others' answers
+                done.put((label, CaptureError(f"{label}: {type(error).__name__}: {error}")))
+
+    for _ in range(min(at_once or AT_ONCE, len(works))):
+        # Daemons, so that an interrupt does not wait for a host that hangs.
+        threading.Thread(target=worker, daemon=True).start()
+    answers: dict[str, T | EnvspecError] = {}
+    with _progress(sink) as status:
+        while len(answers) < len(works):
+            if status:
+                status.update(_awaited([label for label in works if label not in answers]))
+            label, answer = done.get()
+            answers[label] = answer
+    return answers
+
+
+def finish(
+    report: Report,
+    arguments: argparse.Namespace,
+    sink: Sink,
+    *,
+    spec: Spec | None,
+    locks: Sequence[RoleLock],
+    outputs: Sequence[Output],
+    families: Collection[str],
+) -> int:
+    """Apply the spec's ignores and the baseline, show the report, and return the exit code."""
+    roles = {host.label: host.role for host in report.hosts}
+    baseline = load_baseline(arguments.baseline) if arguments.baseline else None
+    findings = apply(report.findings, spec, baseline, roles=roles)
+    if arguments.write_baseline:
+        save_baseline(findings, arguments.write_baseline)
+        baseline = load_baseline(arguments.write_baseline)
+        findings = apply(findings, spec, baseline, roles=roles)
+    report = replace(report, findings=()).with_findings(findings)
+    fail_on: FailOn = arguments.fail_on or (spec.fail_on if spec else "breaks")
+    anchor = next((lock.lock.path for lock in locks), None) or (spec.path if spec else None)
+    view = sink.view(verbose=arguments.verbose, fail_on=fail_on, anchor=anchor)
+    sink.report(report, view, format=arguments.format, outputs=outputs)
+    return report.exit_code(fail_on)

@@ -73,13 +73,13 @@ def _parts(report: Report, view: View) -> Iterator[RenderableType]:
 
 
 def _hosts(report: Report) -> Iterator[RenderableType]:
-    by_group: dict[tuple[str | None, str | None], list[HostStatus]] = {}
+    by_group: dict[tuple[str | None, str | None, str | None], list[HostStatus]] = {}
     for host in report.hosts:
         if host.status != "failed":
-            by_group.setdefault((host.group, host.role), []).append(host)
+            by_group.setdefault((host.group, host.role, None if host.group else host.summary), []).append(host)
     if report.hosts:
         yield Styled("")
-    for (group, role), members in by_group.items():
+    for (group, role, _), members in by_group.items():
         line = Styled("  ")
         if group:
             line.append(f"{plain(group)}  ", style="bold")
