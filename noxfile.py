@@ -76,7 +76,7 @@ def _download_size(session: nox.Session, *requirements: str) -> str:
     total = 0
     for url in urls:
         try:
-            with urllib.request.urlopen(urllib.request.Request(url, method="HEAD"), timeout=20) as answer:  # noqa: S310
+            with urllib.request.urlopen(urllib.request.Request(url, method="HEAD"), timeout=20) as answer:
                 total += int(answer.headers.get("Content-Length") or 0)
         except (OSError, ValueError):
             return f"{len(urls)} files of unknown size (a CUDA build of torch and its libraries take about 3 GB)"

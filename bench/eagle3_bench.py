@@ -38,9 +38,9 @@ from eagle3_diag.samples.interface import Sample  # noqa: E402
 from eagle3_diag.target import read_target  # noqa: E402
 
 SHAPES: dict[str, dict[str, int]] = {
-    "llama8b": dict(hidden=4096, heads=32, kv=8, head_dim=128, intermediate=14336, vocab=128256, draft_vocab=32000, tokens=513, steps=6),
-    "kimi": dict(hidden=7168, heads=64, kv=64, head_dim=112, intermediate=18432, vocab=163840, draft_vocab=163840, tokens=129, steps=3),
-    "small": dict(hidden=512, heads=8, kv=4, head_dim=64, intermediate=1024, vocab=4096, draft_vocab=2048, tokens=257, steps=6),
+    "llama8b": {"hidden": 4096, "heads": 32, "kv": 8, "head_dim": 128, "intermediate": 14336, "vocab": 128256, "draft_vocab": 32000, "tokens": 513, "steps": 6},
+    "kimi": {"hidden": 7168, "heads": 64, "kv": 64, "head_dim": 112, "intermediate": 18432, "vocab": 163840, "draft_vocab": 163840, "tokens": 129, "steps": 3},
+    "small": {"hidden": 512, "heads": 8, "kv": 4, "head_dim": 64, "intermediate": 1024, "vocab": 4096, "draft_vocab": 2048, "tokens": 257, "steps": 6},
 }
 SURVIVAL = 0.75
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -126,7 +126,7 @@ def make_samples(directory: Path, shape: dict[str, int], dtype: torch.dtype, cou
             at.append(state)
         label = torch.tensor(at)  # label of position p is what the text says at p+1
         tokens_N = torch.cat((token_M[label[:1]], token_M[label[: n - 1]]))
-        states = features_M[torch.cat((label[:1], label[: n - 1]))]  # features at t stand for the label at t-1
+        states = features_M[label[:n]]  # features at t stand for the label at t, which is the next one's with probability SURVIVAL
         final_NH = head_VH[token_M[label[:n]]] * 100
         mask_N = torch.ones(n, dtype=torch.bool)
         mask_N[0] = False

@@ -7,7 +7,7 @@ with exact summation, so that the order in which samples were read cannot change
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -340,7 +340,9 @@ def _lengths_from_chances(sums_BX: torch.Tensor, steps: int) -> torch.Tensor:
     return 1 + (sums_BX[:, :steps] / sums_BX[:, steps:].clamp(min=1)).sum(dim=1)
 
 
-def _interval(rows: Sequence[Sequence[float]], steps: int, seed: int, replicates: int, lengths) -> tuple[float, float] | None:  # type: ignore[no-untyped-def]
+def _interval(
+    rows: Sequence[Sequence[float]], steps: int, seed: int, replicates: int, lengths: Callable[[torch.Tensor, int], torch.Tensor]
+) -> tuple[float, float] | None:
     """95 % percentile interval over resampled samples; rows [S][2·steps] in the order of sample names."""
     if len(rows) < 2:
         return None

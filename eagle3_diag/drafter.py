@@ -317,16 +317,16 @@ class Drafter:
             low = rms_norm(self.linear(f"{name}.q_a_proj", x_RX), self.weights.get(f"{name}.q_a_layernorm.weight"), self.eps)
             q = self.linear(f"{name}.q_b_proj", low)
         q_RND = q.view(rows, self.config.num_heads, mla.qk_nope_head_dim + mla.qk_rope_head_dim)
-        plain, turned = q_RND.split([mla.qk_nope_head_dim, mla.qk_rope_head_dim], dim=-1)
+        plain, turned = torch.split(q_RND, [mla.qk_nope_head_dim, mla.qk_rope_head_dim], dim=-1)
         return torch.cat((plain, self.rotary.apply(turned, cos_RP, sin_RP)), dim=-1)
 
     def _mla_keys(self, name: str, x_RX: torch.Tensor, cos_RP: torch.Tensor, sin_RP: torch.Tensor) -> Keys:
         mla, rows, heads_ = self.config.mla, x_RX.shape[0], self.config.num_heads
         assert mla is not None
-        latent, turned = self.linear(f"{name}.kv_a_proj_with_mqa", x_RX).split([mla.kv_lora_rank, mla.qk_rope_head_dim], dim=-1)
+        latent, turned = torch.split(self.linear(f"{name}.kv_a_proj_with_mqa", x_RX), [mla.kv_lora_rank, mla.qk_rope_head_dim], dim=-1)
         latent = rms_norm(latent, self.weights.get(f"{name}.kv_a_layernorm.weight"), self.eps)
         wide = self.linear(f"{name}.kv_b_proj", latent).view(rows, heads_, mla.qk_nope_head_dim + mla.v_head_dim)
-        plain, v_RNE = wide.split([mla.qk_nope_head_dim, mla.v_head_dim], dim=-1)
+        plain, v_RNE = torch.split(wide, [mla.qk_nope_head_dim, mla.v_head_dim], dim=-1)
         turned = self.rotary.apply(turned[:, None], cos_RP, sin_RP).expand(-1, heads_, -1)
         return Keys(torch.cat((plain, turned), dim=-1), v_RNE)
 

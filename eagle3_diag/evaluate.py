@@ -16,12 +16,12 @@ import resource
 import sys
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass, field, replace
+from typing import Literal
 
 import torch
 
-from eagle3_diag import heads
+from eagle3_diag import heads, trainers
 from eagle3_diag.acceptance import (
     AcceptanceTable,
     SampleResult,
@@ -132,6 +132,7 @@ class _Loaded:
     name: str
     tokens_N: torch.Tensor
     mask_N: torch.Tensor
+    stored_mask_N: torch.Tensor
     aux: list[torch.Tensor]
     state_NH: torch.Tensor | None
     responses: list[tuple[int, int]]
@@ -212,7 +213,7 @@ def _evaluate(
     table = AcceptanceTable(options.steps, options.serving_mode)
     run = _Run(drafter, target, options, table, ids_D)
     loaded = time.perf_counter()
-    trainer = _trainer(options)
+    trainer = None if options.trainer is None else trainers.get(options.trainer)
     pool = WalkPool(drafter, options.pool) if _pooled(run) else None
     waiting: list[tuple[_Loaded, Walk, WalkCounts, tuple[int, int]]] = []
     checks: list[FinalState] = []
@@ -254,7 +255,7 @@ def _evaluate(
         serving=serving,
         accuracy=None if options.only_serving else table.accuracy(),
         trainer=_trainer_total(table, options.steps) if trainer else None,
-        trainer_definition=None if trainer is None else trainer.definition,
+        trainer_definition=None if trainer is None else trainer.definition.text(),
         vocabulary=Vocabulary(
             covered=sum(s.covered for s in table.samples), labelled=sum(s.labelled for s in table.samples), ceiling=serving.ceiling
         ),
@@ -268,10 +269,6 @@ def _evaluate(
         device=str(device),
         dtype=str(dtype).removeprefix("torch."),
     )
-
-
-def _trainer(options: Options) -> Any:
-    return None
 
 
 def _trainer_total(table: AcceptanceTable, steps: int) -> StepCounts:
@@ -346,6 +343,7 @@ def _load(run: _Run, sample: Sample, limit: int | None, checks: list[FinalState]
         name=sample.name,
         tokens_N=sample.tokens_N.to(device),
         mask_N=mask_N.to(device),
+        stored_mask_N=sample.mask_N.to(device),
         aux=[state.to(device) for state in sample.aux_ANH],
         state_NH=state_NH,
         responses=segments(mask_N.tolist()),
@@ -395,11 +393,11 @@ def _enter(run: _Run, pool: WalkPool, one: _Loaded) -> tuple[_Loaded, Walk, Walk
     walk = _walk(run, one, labels_N)
     ceiling, coverage = _vocabulary(run, one, labels_N)
     pool.add(walk, one.tokens_N, one.aux)
-    light = _Loaded(one.name, one.tokens_N, one.mask_N, [], None, one.responses)  # the features may go
+    light = replace(one, aux=[], state_NH=None)  # the features may go
     return light, walk, ceiling, coverage
 
 
-def _one(run: _Run, one: _Loaded, trainer: Any) -> SampleResult:
+def _one(run: _Run, one: _Loaded, trainer: trainers.Trainer | None) -> SampleResult:
     """All figures of one sample."""
     options, rows_R, steps = run.options, one.rows_R, run.options.steps
     sampled = options.serving_mode == "sampled"
@@ -426,7 +424,9 @@ def _one(run: _Run, one: _Loaded, trainer: Any) -> SampleResult:
     chances, chance_rows = _chances(run, one) if sampled else (None, None)
     if sampled:
         _, (covered, labelled) = _vocabulary(run, one, _stored_labels(one))
-    theirs = None if trainer is None else trainer.count(run.drafter, run.target, one.tokens_N, one.aux, one.state_NH, one.mask_N, steps)
+    theirs = None
+    if trainer is not None and one.state_NH is not None:
+        theirs = trainer.count(run.drafter, run.target, one.tokens_N, one.aux, one.state_NH, one.stored_mask_N, steps)
     return SampleResult(
         name=one.name,
         tokens=int(one.tokens_N.shape[0]),

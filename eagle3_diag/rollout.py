@@ -72,6 +72,7 @@ def rollout(
     if rows_R.numel() == 0 or steps == 0:
         return Rollout(rows_R=rows_R, drafts_RK=drafts_RK)
     at_R = torch.arange(rows_R.shape[0], device=device)
+    fed_R = at_R
     right_LR = torch.ones((1 if labels_LN is None else labels_LN.shape[0], rows_R.shape[0]), dtype=torch.bool, device=device)
     prefix, drafts = drafter.begin(tokens_N, list(aux), rows_R)
     assert drafts is not None

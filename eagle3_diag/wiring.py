@@ -93,7 +93,7 @@ class Wiring:
         unknown = sorted(set(data) - known)
         if unknown:
             raise ValueError(f"unknown wiring fields: {', '.join(unknown)}")
-        values = {k: tuple(v) if isinstance(v, list) else v for k, v in data.items()}
+        values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in data.items()}
         if isinstance(values.get("rope"), Mapping):
             values["rope"] = RopeConfig(**values["rope"])
         return cls(**values)
