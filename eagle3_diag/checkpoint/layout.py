@@ -28,7 +28,15 @@ from eagle3_diag.wiring import Wiring
 
 MLA_ARCHITECTURES = ("Eagle3DeepseekV2ForCausalLM", "Eagle3DeepseekV3ForCausalLM")
 QWEN3_ARCHITECTURES = ("Eagle3Qwen3ForCausalLM", "Qwen3ForCausalLMEagle3")
-LLAMA_ARCHITECTURES = ("LlamaForCausalLMEagle3", "Eagle3LlamaForCausalLM", "LlamaForCausalLM")
+# The last three are vLLM's other names for its Llama drafter (``models/registry.py``).
+LLAMA_ARCHITECTURES = (
+    "LlamaForCausalLMEagle3",
+    "Eagle3LlamaForCausalLM",
+    "LlamaForCausalLM",
+    "Eagle3MiniMaxM2ForCausalLM",
+    "Eagle3Qwen2_5vlForCausalLM",
+    "Eagle3Qwen3vlForCausalLM",
+)
 SPECULATORS_ARCHITECTURES = ("Eagle3DraftModel", "Eagle3Speculator", "Eagle3SpeculatorModel")
 ARCHITECTURES = LLAMA_ARCHITECTURES + QWEN3_ARCHITECTURES + MLA_ARCHITECTURES + SPECULATORS_ARCHITECTURES
 

@@ -57,7 +57,7 @@ def read(path: Path, config: Fields, config_bytes: bytes, source: TensorSource) 
         norm_before_residual=keys.norm_before_residual,
         norm_before_fc=keys.norm_before_fc,
         fc_norm=keys.fc_norm,
-        output_norm=nested.boolean("use_last_layernorm", True),
+        output_norm=nested.boolean("use_last_layernorm", any(n.removeprefix("model.") == "norm.weight" for n in source.names())),
         post_norm_feedback=bool(keys.norm_output),
         trained_rope=trained_rope,
         notes=tuple(notes),

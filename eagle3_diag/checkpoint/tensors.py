@@ -274,7 +274,7 @@ def _promised_size(stream: Any, head: bytes, size: int) -> int | None:
     if 8 + length > size:
         return 8 + length
     stream.seek(8)
-    with suppress(ValueError, TypeError, KeyError, AttributeError, RecursionError):
+    with suppress(ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError):
         header = json.loads(stream.read(length))
         ends = [int(t["data_offsets"][1]) for name, t in header.items() if name != "__metadata__"]
         return 8 + length + max(ends, default=0)

@@ -95,6 +95,18 @@ def test_no_weights(good: Path) -> None:
     assert "notes.txt" in text
 
 
+def test_a_directory_in_place_of_weights(good: Path) -> None:
+    (good / "model.safetensors").unlink()
+    (good / "model.safetensors").mkdir()
+    assert "cannot be read (is a directory)" in refusal(good)
+
+
+def test_missing_torch_shard(tmp_path: Path) -> None:
+    path = builders.eagle(Model()).write(tmp_path / "drafter", shards=2, torch_files=True)
+    (path / "pytorch_model-00001-of-00002.bin").unlink()
+    assert "pytorch_model-00001-of-00002.bin is missing" in refusal(path)
+
+
 def test_weights_of_zero_bytes(good: Path) -> None:
     (good / "model.safetensors").write_bytes(b"")
     assert "is empty, expected weights" in refusal(good)
@@ -132,11 +144,12 @@ def test_missing_shard(tmp_path: Path) -> None:
     assert "model-00002-of-00003.safetensors is missing, expected by the checkpoint's index; download it" in refusal(path)
 
 
-def test_shard_without_its_tensor(tmp_path: Path) -> None:
-    path = builders.speculators(Model()).write(tmp_path / "drafter", shards=2)
-    index = path / "model.safetensors.index.json"
+@pytest.mark.parametrize(("stem", "suffix"), [("model", "safetensors"), ("pytorch_model", "bin")])
+def test_shard_without_its_tensor(tmp_path: Path, stem: str, suffix: str) -> None:
+    path = builders.speculators(Model()).write(tmp_path / "drafter", shards=2, torch_files=suffix == "bin")
+    index = path / f"{stem}.{suffix}.index.json"
     data = json.loads(index.read_text())
-    data["weight_map"]["fc.weight"] = "model-00002-of-00002.safetensors"
+    data["weight_map"]["fc.weight"] = f"{stem}-00002-of-00002.{suffix}"
     index.write_text(json.dumps(data))
     assert "does not hold fc.weight" in refusal(path)
 
@@ -272,6 +285,26 @@ def test_wrong_shape(tmp_path: Path, name: str, shape: tuple[int, ...], expected
 def test_fc_of_a_width_that_fits_nothing(tmp_path: Path) -> None:
     files = builders.eagle(Model()).put("fc.weight", torch.zeros(32, 100))
     assert "fc.weight takes 100 numbers, expected a multiple of hidden_size (32)" in refusal(write(files, tmp_path))
+
+
+def test_target_width_that_fc_does_not_fit(tmp_path: Path) -> None:
+    text = refusal(write(builders.eagle(Model(), target_hidden_size=36), tmp_path))
+    assert "fc.weight takes 96 numbers, expected a multiple of target_hidden_size (36)" in text
+
+
+def test_draft_vocabulary_larger_than_the_targets(tmp_path: Path) -> None:
+    text = refusal(write(builders.vllm(Model(), draft_vocab_size=97), tmp_path))
+    assert "the draft vocabulary has 97 tokens, expected at most the target's 96" in text
+
+
+def test_no_vocabulary_size_at_all(tmp_path: Path) -> None:
+    files = builders.vllm(Model()).without("t2d", "embed_tokens.weight").silent("vocab_size")
+    assert "lacks vocab_size, expected the target's vocabulary size" in refusal(write(files, tmp_path))
+
+
+def test_t2d_of_floats(tmp_path: Path) -> None:
+    files = builders.eagle(Model())
+    assert "t2d is stored as float32, expected bool" in refusal(write(files.put("t2d", files.tensors["t2d"].float()), tmp_path))
 
 
 def test_fc_against_the_number_of_ids(tmp_path: Path) -> None:

@@ -194,6 +194,11 @@ def test_model_optimizer_without_last_norm(tmp_path: Path) -> None:
     checkpoint = read(builders.model_optimizer(Model(last_norm=False)), tmp_path)
     assert checkpoint.wiring.output_norm == "none"
     assert not checkpoint.has("norm.weight")
+    # null: what is there decides.
+    for last in (True, False):
+        files = builders.model_optimizer(Model(last_norm=last))
+        files.config["eagle_config"]["use_last_layernorm"] = None
+        assert read(files, tmp_path / str(last)).wiring.output_norm == ("own" if last else "none")
 
 
 def test_model_optimizer_rope_overridden_at_export(tmp_path: Path) -> None:
@@ -293,6 +298,25 @@ def test_sliding_window_and_adapter_are_noted(tmp_path: Path) -> None:
     notes = " ".join(read_drafter(path).notes)
     assert "sliding window of 128" in notes
     assert "LoRA" in notes
+
+
+def test_bias_of_o_proj(tmp_path: Path) -> None:
+    """Transformers' Llama has it under ``attention_bias``, vLLM's drafter does not."""
+    files = builders.speculators(Model(attention_bias=True))
+    assert not read(files, tmp_path / "a").has("layers.0.self_attn.o_proj.bias")
+    assert read(files.put("layers.0.self_attn.o_proj.bias", torch.ones(32)), tmp_path / "b").has("layers.0.self_attn.o_proj.bias")
+
+
+def test_things_worth_a_note(tmp_path: Path) -> None:
+    def notes(files: Files, name: str) -> str:
+        return " ".join(read(files, tmp_path / name).notes)
+
+    assert "mla_use_nope" in notes(builders.vllm(Model(family="mla"), mla_use_nope=True), "nope")
+    assert "no rms_norm_eps" in notes(builders.vllm(Model()).silent("rms_norm_eps"), "eps")
+    # Without t2d, target ids in the place of offsets can only be guessed: they rise everywhere.
+    files = builders.model_optimizer(Model(vocab=400, draft_vocab=70))
+    assert "stored absolute" not in notes(files, "offsets")
+    assert "stored absolute" in notes(files.put("d2t", torch.arange(70) * 2), "absolute")
 
 
 def test_stored_order_of_d2t_is_kept(tmp_path: Path) -> None:
