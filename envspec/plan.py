@@ -111,15 +111,15 @@ class Plan:
 
     def to_text(self) -> str:
         """The plan as a person reads it."""
-        lines = [f"# {fault}" for fault in self.faults]
+        lines = [f"# {_line(fault)}" for fault in self.faults]
         if self.empty:
-            lines.append(f"# {self.host} has what {self.lock} asks for: nothing to install.")
-            lines.extend(f"# {note}" for note in self.notes)
+            lines.append(f"# {_line(self.host)} has what {_line(self.lock)} asks for: nothing to install.")
+            lines.extend(f"# {_line(note)}" for note in self.notes)
             return "\n".join(lines) + "\n"
         count = len(self.steps)
-        lines.append(f"# {count} package{'s' * (count != 1)} to install on {self.host}; nothing has been run.")
-        lines.extend(f"#   {step}" + (f": {step.why}" if step.why else "") for step in self.steps)
-        lines.extend(f"# {note}" for note in self.notes)
+        lines.append(f"# {count} package{'s' * (count != 1)} to install on {_line(self.host)}; nothing has been run.")
+        lines.extend(f"#   {_line(f'{step}: {step.why}' if step.why else str(step))}" for step in self.steps)
+        lines.extend(f"# {_line(note)}" for note in self.notes)
         lines.extend(self.commands())
         return "\n".join(lines) + "\n"
 
@@ -142,6 +142,11 @@ class Plan:
             "notes": list(self.notes),
             "commands": list(self.commands()),
         }  # fmt: skip
+
+
+def _line(text: str) -> str:
+    """Text from a host or a lock as part of one comment line, which it must not end."""
+    return "".join(char if char.isprintable() else " " for char in text)
 
 
 def plan(

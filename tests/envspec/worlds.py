@@ -2,50 +2,24 @@
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import subprocess
 import sys
 import venv
-import zipfile
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import uv
 
-__all__ = ["install", "lock_text", "make_venv", "make_wheel", "site_packages"]
+from tests.envspec.build import make_wheel
+
+__all__ = ["install", "lock_text", "make_venv", "modules", "site_packages"]
 
 
-def make_wheel(
-    directory: Path,
-    name: str,
-    version: str,
-    files: Mapping[str, str] | None = None,
-    requires: Sequence[str] = (),
-) -> Path:
-    """A pure wheel with these files (by default one module of the name). The same arguments give the same bytes."""
-    stem = name.replace("-", "_")
-    public = version.partition("+")[0]
-    info = f"{stem}-{version}.dist-info"
-    content = {
-        **(files if files is not None else {f"{stem}/__init__.py": f'__version__ = "{public}"\n'}),
-        f"{info}/METADATA": "\n".join(
-            ["Metadata-Version: 2.1", f"Name: {name}", f"Version: {version}", *(f"Requires-Dist: {text}" for text in requires), "", ""]
-        ),
-        f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
-    }
-    rows = [f"{path},sha256={_digest(text)},{len(text.encode())}" for path, text in content.items()]
-    content[f"{info}/RECORD"] = "\n".join([*rows, f"{info}/RECORD,,", ""])
-    directory.mkdir(parents=True, exist_ok=True)
-    wheel = directory / f"{stem}-{version}-py3-none-any.whl"
-    with zipfile.ZipFile(wheel, "w") as archive:
-        for path, text in content.items():
-            archive.writestr(zipfile.ZipInfo(path, date_time=(2026, 1, 1, 0, 0, 0)), text)
-    return wheel
-
-
-def _digest(text: str) -> str:
-    return base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).rstrip(b"=").decode()
+def modules(wheels: Path, **versions: str) -> None:
+    """A wheel for each ``name=version``, with one module of the name that tells its version."""
+    wheels.mkdir(parents=True, exist_ok=True)
+    for name, version in versions.items():
+        make_wheel(wheels, name, version, {f"{name}/__init__.py": f'__version__ = "{version}"\n'.encode()})
 
 
 def make_venv(path: Path) -> Path:
