@@ -1,0 +1,68 @@
+"""Model-Optimizer's training log: true tokens fed, labels over the draft vocabulary, unconditional, and one norm more than servers apply.
+
+Two things read otherwise than they are. Its ``forward`` moves the fed-back state one row to the right instead of advancing positions:
+its row r at step k is the draft begun at row r-k, and its attention mask (``get_ttt_msk_func``) shows that row exactly the keys of rows
+<= r-k and of its own earlier steps, at position r. So it is the same computation as everybody's, numbered otherwise.
+
+And its first layer is Transformers' own decoder layer, which applies ``input_layernorm`` to the state before attention, where a hook
+then applies ``hidden_norm`` to the result: training sees hidden_norm(input_layernorm(h)), servers compute hidden_norm(h).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from eagle3_diag.acceptance import StepCounts
+from eagle3_diag.drafter import Drafter, rms_norm
+from eagle3_diag.target import Target
+from eagle3_diag.trainers.counting import labels, teacher_forced
+from eagle3_diag.trainers.interface import Definition
+
+
+class TrainedDrafter(Drafter):
+    """The drafter as Model-Optimizer's own forward pass computes it: the state of layer 0 passes both norms of the input pair."""
+
+    def attention_input(self, layer: int, state_RH: torch.Tensor, embedded_RH: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
+        if layer > 0 or embedded_RH is None:
+            return super().attention_input(layer, state_RH, embedded_RH)
+        once_RH = rms_norm(state_RH, self.weights.get("layers.0.input_layernorm.weight"), self.eps)
+        x_RX, _ = super().attention_input(layer, once_RH, embedded_RH)
+        return x_RX, state_RH
+
+
+class ModelOptimizer:
+    """``train_acc[0][k]``."""
+
+    definition = Definition(
+        name="model-optimizer",
+        metric="train_acc of step k",
+        feed="true",
+        labels="draft-vocab",
+        requires_prefix=False,
+        mask_offset=1,
+        position_base=0,
+        averaged="batches",
+        source="nvidia-modelopt 0.47.0 torch/speculative/plugins/{hf_eagle,modeling_eagle}.py, torch/speculative/utils.py",
+        notes=(
+            "its first layer normalises the state with input_layernorm, then with hidden_norm (servers: hidden_norm alone); so does this figure",
+            "not with eagle_mix_hidden_states, which replaces states at random",
+        ),
+    )
+
+    def count(
+        self,
+        drafter: Drafter,
+        target: Target,
+        tokens_N: torch.Tensor,
+        aux: Sequence[torch.Tensor],
+        state_NH: torch.Tensor,
+        mask_N: torch.Tensor,
+        steps: int,
+    ) -> StepCounts:
+        labels_N = labels(target, state_NH, mask_N, drafter.ids_D)
+        return teacher_forced(TrainedDrafter(drafter.weights, drafter.wiring), tokens_N, aux, labels_N, mask_N, offset=1, steps=steps)
+
+
+TRAINER = ModelOptimizer()
