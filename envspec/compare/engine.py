@@ -1,0 +1,350 @@
+"""The comparison itself: hosts meet their locks, every check runs, rows and groups are made, the policy is applied."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Hashable, Mapping, Sequence
+from datetime import date
+from typing import Final
+
+from envspec import policy
+from envspec.compare import gpu, machine, native, packages, paths, variables
+from envspec.compare.model import Collector, Fact, Host, Key, LabelledSnapshot
+from envspec.errors import UsageError
+from envspec.findings import (
+    SEVERITIES,
+    Cell,
+    Counts,
+    Finding,
+    Group,
+    HostStatus,
+    Report,
+    Row,
+    Severity,
+    count,
+    sort_findings,
+)
+from envspec.locks import ResolvedLock, RoleLock, Target
+from envspec.policy import Baseline
+from envspec.rules import FAMILIES
+from envspec.spec import Spec
+
+__all__ = ["compare"]
+
+_SECTIONS: Final = {
+    "package": "distributions",
+    "component": "distributions",
+    "library": "libraries",
+    "variable": "environment",
+    "limit": "limits",
+    "setting": "configuration",
+    "interpreter": "interpreter",
+}
+_HOST_SECTIONS: Final = {"driver": "driver", "gpu": "gpus", "container": "container"}
+_ORDER: Final = ("interpreter", "component", "package", "library", "variable", "host", "limit", "setting")
+
+
+def compare(
+    hosts: Sequence[LabelledSnapshot],
+    locks: Sequence[RoleLock] = (),
+    spec: Spec | None = None,
+    *,
+    reference: str | None = None,
+    baseline: Baseline | None = None,
+    today: date | None = None,
+) -> Report:
+    """Compare hosts with their locks and with each other.
+
+    Args:
+        hosts: in any order; labels are unique. One without a snapshot is reported as not captured.
+        locks: a host takes the lock of its role, else the one without a role.
+        spec: declared differences, required packages, version policies, severities and ignores.
+        reference: label of the host that the others are compared with where no lock speaks; without one the role's
+            baseline of the spec, else the value that most hosts have.
+        baseline: accepted findings.
+        today: the day that end dates of ignores are compared with.
+
+    Raises:
+        UsageError: two hosts have one label, or ``reference`` is not among the hosts.
+    """
+    ordered = sorted(hosts, key=lambda host: host.label)
+    labels = [host.label for host in ordered]
+    twice = sorted({label for label in labels if labels.count(label) > 1})
+    if twice:
+        raise UsageError(f"two hosts have the label {twice[0]!r}; give one of them a role or a name of its own")
+    if reference is not None and reference not in labels:
+        raise UsageError(f"the reference {reference!r} is none of the hosts: {', '.join(labels)}")
+    roles = {host.label: host.role for host in ordered}
+    captured = _hosts(ordered, locks)
+    out = Collector(spec, roles, reference)
+    for missing in ordered:
+        if missing.snapshot is None:
+            machine.uncaptured(out, missing)
+    for host in captured:
+        machine.collection(out, host)
+        packages.against_lock(out, host)
+        packages.declared_requirements(out, host)
+        packages.against_spec(out, host, spec, captured)
+        packages.installed_files(out, host)
+        paths.metadata(out, host)
+        paths.each(out, host)
+        gpu.each(out, host)
+        native.each(out, host)
+        variables.each(out, host)
+        machine.each(out, host)
+    gpu.image_requirements(out, captured)
+    packages.between_hosts(out, captured)
+    gpu.between_hosts(out, captured)
+    native.between_hosts(out, captured)
+    paths.between_hosts(out, captured)
+    variables.between_hosts(out, captured)
+    machine.between_hosts(out, captured)
+
+    found = [(policy.apply([item], spec, baseline, roles=roles, today=today)[0], row) for item, row in out.items()]
+    families = tuple(name for name in FAMILIES if name != "EP1")
+    about = policy.audit(
+        [item for item, _ in found],
+        spec,
+        baseline,
+        roles=roles,
+        today=today,
+        families=families,
+        differences=out.used_declarations,
+    )
+    about = policy.apply(about, spec, baseline, roles=roles, today=today)
+    findings = sort_findings([*(item for item, _ in found), *about])
+    tables = {host.label: _table(host) for host in captured}
+    groups = _groups(captured, tables, reference)
+    columns = _lock_columns(captured, locks)
+    rows, counts = _rows(captured, tables, groups, columns, found)
+    letters = {label: group.name for group in groups for label in group.hosts}
+    statuses = tuple(_status(host, captured, letters) for host in ordered)
+    counts = dataclasses.replace(counts, hosts=len(ordered), failed=len(ordered) - len(captured))
+    return Report(
+        findings=findings,
+        hosts=statuses,
+        groups=(*columns, *groups),
+        rows=rows,
+        counts=count(findings, counts),
+        reference=_reference(captured, locks, spec, reference, groups),
+        notes=tuple(dict.fromkeys(note for lock in locks for note in lock.lock.notes)),
+    )
+
+
+def _hosts(ordered: Sequence[LabelledSnapshot], locks: Sequence[RoleLock]) -> list[Host]:
+    resolved: dict[tuple[int, Hashable], ResolvedLock] = {}
+    out = []
+    for host in ordered:
+        if host.snapshot is None:
+            continue
+        chosen = _lock_of(host.role, locks)
+        result: ResolvedLock | None = None
+        if chosen is not None:
+            target = Target.of(host.snapshot)
+            key = (id(chosen), target.key)
+            if key not in resolved:
+                resolved[key] = chosen.lock.resolve(target)
+            result = resolved[key]
+        out.append(
+            Host(
+                label=host.label,
+                role=host.role,
+                snapshot=host.snapshot,
+                installed=host.snapshot.installed(),
+                resolved=result,
+            )
+        )
+    return out
+
+
+def _lock_of(role: str | None, locks: Sequence[RoleLock]) -> RoleLock | None:
+    own = next((lock for lock in locks if lock.role is not None and lock.role == role), None)
+    return own or next((lock for lock in locks if lock.role is None), None)
+
+
+def _table(host: Host) -> dict[Key, Fact]:
+    return {**packages.facts(host), **machine.facts(host), **variables.facts(host)}
+
+
+# Columns.
+
+
+def _groups(
+    hosts: Sequence[Host], tables: Mapping[str, Mapping[Key, Fact]], reference: str | None
+) -> tuple[Group, ...]:
+    """Hosts with equal rows are one group; the largest is A, of equal ones that with the first label."""
+    same: dict[Hashable, list[Host]] = {}
+    for host in hosts:
+        status = tuple(sorted((name, section.status) for name, section in host.snapshot.sections.items()))
+        content = frozenset((key, fact.identity) for key, fact in tables[host.label].items())
+        same.setdefault((host.role, status, content), []).append(host)
+    ordered = sorted(same.values(), key=lambda members: (-len(members), members[0].label))
+    out = []
+    for index, members in enumerate(ordered):
+        labels = tuple(host.label for host in members)
+        leads = reference in labels if reference is not None else index == 0 and len(ordered) > 1
+        out.append(Group(name=_letter(index), hosts=labels, role=members[0].role, reference=leads))
+    if any(host.resolved is not None for host in hosts):
+        out = [dataclasses.replace(group, reference=False) for group in out]
+    return tuple(out)
+
+
+def _letter(index: int) -> str:
+    """A … Z, AA, AB, …"""
+    name = ""
+    index += 1
+    while index:
+        index, rest = divmod(index - 1, 26)
+        name = chr(ord("A") + rest) + name
+    return name
+
+
+def _lock_columns(hosts: Sequence[Host], locks: Sequence[RoleLock]) -> tuple[Group, ...]:
+    out = []
+    for lock in sorted(locks, key=lambda item: (item.role or "", item.lock.path)):
+        users = [host.label for host in hosts if host.resolved is not None and host.resolved.lock is lock.lock]
+        if users:
+            name = f"lock:{lock.role}" if lock.role else "lock"
+            out.append(Group(name=name, hosts=tuple(users), kind="lock", role=lock.role, reference=True))
+    return tuple(out)
+
+
+def _rows(
+    hosts: Sequence[Host],
+    tables: Mapping[str, Mapping[Key, Fact]],
+    groups: Sequence[Group],
+    columns: Sequence[Group],
+    found: Sequence[tuple[Finding, Key | None]],
+) -> tuple[tuple[Row, ...], Counts]:
+    by_label = {host.label: host for host in hosts}
+    locked = {host.label: packages.locked_facts(host) for host in hosts}
+    about: dict[Key, list[Finding]] = {}
+    for item, row in found:
+        if row is not None:
+            about.setdefault(row, []).append(item)
+    keys = {key for table in tables.values() for key in table}
+    keys |= {key for table in locked.values() for key in table} | about.keys()
+    rows: list[Row] = []
+    total = matched = differed = unread = 0
+    samples = [by_label[group.hosts[0]] for group in groups]
+    for key in sorted(keys, key=lambda item: (_ORDER.index(item[0]), item[1])):
+        identities = {tables[host.label][key].identity if key in tables[host.label] else None for host in samples}
+        unknown = any(key not in tables[host.label] and not _known(host, key) for host in samples)
+        different = key in about or (len(identities - {None}) > 1 if unknown else len(identities) > 1)
+        if key[0] in ("package", "component"):
+            total += 1
+            differed += different
+            unread += unknown and not different
+            matched += not different and not unknown
+        if not different:
+            continue
+        cells = _cells(key, columns, samples, tables, locked)
+        findings = about.get(key, [])
+        counting = [item for item in findings if item.counts] or findings
+        rows.append(
+            Row(
+                kind=key[0],
+                key=key[1],
+                severity=_worst(counting),
+                cells=cells,
+                names=_names(key, hosts),
+                declared=bool(findings) and all(item.declared for item in findings),
+                ignored=bool(findings) and all(item.ignored for item in findings),
+            )
+        )
+    rows.sort(key=lambda row: (SEVERITIES.index(row.severity), _ORDER.index(row.kind), row.key))
+    return tuple(rows), Counts(packages=total, matched=matched, differed=differed, unread=unread)
+
+
+def _worst(findings: Sequence[Finding]) -> Severity:
+    return min((item.severity for item in findings), key=SEVERITIES.index, default="noise")
+
+
+def _names(key: Key, hosts: Sequence[Host]) -> tuple[str, ...]:
+    if key[0] != "component":
+        return ()
+    return tuple(sorted({name for host in hosts for name in host.installed if packages.row_of(name) == key}))
+
+
+def _known(host: Host, key: Key) -> bool:
+    section = _HOST_SECTIONS.get(key[1]) if key[0] == "host" else _SECTIONS.get(key[0])
+    return host.snapshot.known(section) if section is not None else True
+
+
+def _cells(
+    key: Key,
+    columns: Sequence[Group],
+    samples: Sequence[Host],
+    tables: Mapping[str, Mapping[Key, Fact]],
+    locked: Mapping[str, Mapping[Key, str]],
+) -> tuple[Cell, ...]:
+    texts = [tables[host.label][key].text if key in tables[host.label] else None for host in samples]
+    facts = [tables[host.label].get(key) for host in samples]
+    # Equal texts of different things are told apart by their content.
+    if len({fact.identity for fact in facts if fact}) > len({fact.text for fact in facts if fact}):
+        texts = [_with_content(text, host, key) for text, host in zip(texts, samples, strict=True)]
+    cells: list[Cell] = []
+    expected: str | None = None
+    for column in columns:
+        values = sorted({locked[label][key] for label in column.hosts if key in locked[label]})
+        text = " | ".join(values) if values else None
+        expected = expected or text
+        cells.append(Cell(state="same" if text else "unlisted", text=text))
+    reference = next((fact for fact in facts if fact is not None), None) if not columns else None
+    for host, text, fact in zip(samples, texts, facts, strict=True):
+        if fact is None:
+            cells.append(Cell(state="absent" if _known(host, key) else "unknown"))
+            continue
+        if columns:
+            own = locked[host.label].get(key)
+            same = own is not None and packages.release(own) == packages.release(fact.text)
+        else:
+            same = reference is not None and fact.identity == reference.identity
+        cells.append(Cell(state="same" if same else "different", text=text))
+    return tuple(cells)
+
+
+def _with_content(text: str | None, host: Host, key: Key) -> str | None:
+    dist = host.installed.get(key[1])
+    if text is None or dist is None:
+        return text
+    mark = dist.origin.commit or (dist.content or "").split(":")[-1] or dist.build
+    return f"{text} [{mark[:8]}]" if mark else text
+
+
+def _status(host: LabelledSnapshot, captured: Sequence[Host], letters: Mapping[str, str]) -> HostStatus:
+    target = host.target or host.label
+    if host.snapshot is None:
+        return HostStatus(label=host.label, role=host.role, target=target, status="failed", reason=host.error)
+    gaps = sorted(name for name, section in host.snapshot.sections.items() if section.status != "ok" and name != "deep")
+    own = next(item for item in captured if item.label == host.label)
+    return HostStatus(
+        label=host.label,
+        role=host.role,
+        target=target,
+        status="partial" if gaps else "ok",
+        reason=f"not read in whole: {', '.join(gaps)}" if gaps else None,
+        digest=host.snapshot.digest,
+        group=letters.get(host.label),
+        summary=machine.summary(own),
+    )
+
+
+def _reference(
+    hosts: Sequence[Host],
+    locks: Sequence[RoleLock],
+    spec: Spec | None,
+    reference: str | None,
+    groups: Sequence[Group],
+) -> str | None:
+    used = [lock for lock in locks if any(host.resolved and host.resolved.lock is lock.lock for host in hosts)]
+    if used:
+        return "lock " + ", ".join(dict.fromkeys(lock.lock.path for lock in used))
+    if reference is not None:
+        return f"host {reference}"
+    baselines = sorted({base for host in hosts if spec is not None and (base := spec.baseline_of(host.role))})
+    if baselines:
+        return "baseline " + ", ".join(baselines)
+    if len(groups) > 1 and len(groups[0].hosts) > len(groups[1].hosts):
+        return f"majority {groups[0].name}"
+    return None

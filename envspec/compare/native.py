@@ -1,0 +1,269 @@
+"""Binary compatibility: undefined symbols, missing libraries, C library, string ABI, loader order."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Final
+
+from envspec import cuda, mend
+from envspec.compare.model import Collector, Host, Key, joined, some
+from envspec.findings import Severity
+from envspec.snapshot import Extension
+from envspec.variants import component, parse_local, parse_version
+
+__all__ = ["between_hosts", "each", "library_component", "old_string_abi"]
+
+_LIBRARIES: Final = {
+    "cudart": "cudart",
+    "cublas": "cublas",
+    "cublasLt": "cublas",
+    "cudnn": "cudnn",
+    "nccl": "nccl",
+    "nvrtc": "nvrtc",
+    "nvJitLink": "nvjitlink",
+    "cusparse": "cusparse",
+    "cusolver": "cusolver",
+    "cufft": "cufft",
+    "curand": "curand",
+    "stdc++": "stdc++",
+}
+_MACHINES: Final = {"amd64": "x86_64", "arm64": "aarch64"}
+
+
+def library_component(file: str) -> str | None:
+    """The component of a library file: ``libcudnn_graph.so.9`` is ``cudnn``."""
+    match = re.match(r"lib([A-Za-z+]+)", file.rsplit("/", 1)[-1])
+    return _LIBRARIES.get(match[1]) if match else None
+
+
+def old_string_abi(symbol: str) -> bool:
+    """Whether a mangled name takes a ``std::string`` of the old ABI (the substitution ``Ss``)."""
+    # "Ss" counts only where a type may stand: after a qualifier, reference or closing of a nested name.
+    return symbol.startswith("_Z") and bool(re.search(r"(?:[EKRPv_]|\d)Ss(?![a-z]{2})|Ss$", symbol))
+
+
+def _by_owner(extensions: Sequence[Extension]) -> dict[str, list[Extension]]:
+    grouped: dict[str, list[Extension]] = {}
+    for extension in extensions:
+        grouped.setdefault(extension.owner, []).append(extension)
+    return dict(sorted(grouped.items()))
+
+
+def _row(owner: str) -> Key:
+    held = component(owner)
+    return ("component", held) if held else ("package", owner)
+
+
+def each(out: Collector, host: Host) -> None:
+    """What of the compiled modules cannot be loaded here, and which libraries are not what they seem."""
+    for owner, extensions in _by_owner(host.snapshot.extensions).items():
+        _machine(out, host, owner, extensions)
+        _libc(out, host, owner, extensions)
+        _needed(out, host, owner, extensions)
+        _symbols(out, host, owner, extensions)
+    _versions(out, host)
+    _loader(out, host)
+
+
+def _title(host: Host, owner: str) -> str:
+    dist = host.installed.get(owner)
+    return f"{owner} {dist.version}" if dist is not None and dist.version else owner
+
+
+def _base(extension: Extension) -> str:
+    return "/".join(extension.path.split("/")[-2:])
+
+
+def _machine(out: Collector, host: Host, owner: str, extensions: Sequence[Extension]) -> None:
+    own = host.snapshot.markers.get("platform_machine", "").lower()
+    own = _MACHINES.get(own, own)
+    foreign = [item for item in extensions if item.machine and own and _MACHINES.get(item.machine, item.machine) != own]
+    if foreign and own in ("x86_64", "aarch64"):
+        what = f"{_title(host, owner)}: {_base(foreign[0])} is for {foreign[0].machine}, this machine is {own}"
+        out.add(
+            "EP407", owner, [host.label], what, row=_row(owner), evidence={"expected": own, "found": foreign[0].machine}
+        )
+
+
+def _libc(out: Collector, host: Host, owner: str, extensions: Sequence[Extension]) -> None:
+    libc = host.snapshot.libc
+    if libc is None or libc.family != "glibc":
+        return
+    have = cuda.version(libc.version)
+    needs = [(needed, item) for item in extensions if (needed := cuda.version(item.glibc)) is not None]
+    if have is None or not needs:
+        return
+    most, extension = max(needs, key=lambda pair: pair[0])
+    if most > have:
+        what = f"{_title(host, owner)}: {_base(extension)} needs GLIBC_{extension.glibc}, this host has glibc {libc.version}"
+        evidence = {"expected": extension.glibc, "found": libc.version}
+        out.add("EP403", owner, [host.label], what, row=_row(owner), evidence=evidence)
+
+
+def _needed(out: Collector, host: Host, owner: str, extensions: Sequence[Extension]) -> None:
+    missing: dict[str, list[Extension]] = {}
+    for extension in extensions:
+        for needed in extension.needed:
+            if needed.by == "nothing":
+                missing.setdefault(needed.soname, []).append(extension)
+    present = sorted({lib.path.rsplit("/", 1)[-1] for lib in host.snapshot.libraries})
+    for soname, users in sorted(missing.items()):
+        head = f"{_title(host, owner)}: {_base(users[0])}"
+        if soname.startswith("libcuda.so"):
+            _driver_library(out, host, owner, head, soname)
+            continue
+        held = library_component(soname)
+        near = [name for name in present if held and library_component(name) == held]
+        what = f"{head} needs {soname}, which is nowhere on this host"
+        if near:
+            what += f"; {some(near)} is there"
+        torch = host.snapshot.torch
+        fix = None
+        if held and torch is not None and torch.cuda:
+            fix = f"Install the build of {owner} for CUDA {torch.cuda} (torch's), or the torch that {owner} was built for."
+        evidence = {"expected": soname, "found": near or None}
+        out.add("EP402", owner, [host.label], what, row=_row(owner), fix=fix, evidence=evidence)
+
+
+def _driver_library(out: Collector, host: Host, owner: str, head: str, soname: str) -> None:
+    snapshot = host.snapshot
+    if snapshot.driver is not None and snapshot.driver.version:
+        return  # the driver answers: its library is bound in when the process starts
+    image = snapshot.container is not None and snapshot.container.kind is not None
+    what = f"{head} needs {soname}, the NVIDIA driver's own library, which is not on this host"
+    # An image read on a machine without GPUs lacks the driver by nature; it comes with `--gpus`.
+    severity: Severity = "noise" if image or not snapshot.known("driver") else "breaks"
+    out.add(
+        "EP409",
+        owner,
+        [host.label],
+        what,
+        row=_row(owner),
+        severity=severity,
+        evidence={"expected": soname, "found": None},
+    )
+
+
+def _symbols(out: Collector, host: Host, owner: str, extensions: Sequence[Extension]) -> None:
+    torch = host.snapshot.torch
+    broken = [item for item in extensions if item.torch_checked and item.missing]
+    if not broken:
+        return
+    symbols = sorted({symbol for item in broken for symbol in item.missing})
+    dist = host.installed.get(owner)
+    version = dist.version if dist is not None else None
+    parsed = parse_version(version)
+    label = parse_local(parsed.local if parsed is not None else None)
+    torch_text = torch.version if torch is not None and torch.version else "the installed torch"
+    old = [symbol for symbol in symbols if old_string_abi(symbol)]
+    new_abi = torch.cxx11_abi if torch is not None else None
+    mismatch = (bool(old) and new_abi is True) or (
+        new_abi is False and bool(symbols) and all("__cxx11" in symbol for symbol in symbols)
+    )
+    evidence = {
+        "expected": label.torch,
+        "found": symbols[:20],
+        "symbols": len(symbols),
+        "files": sorted(_base(item) for item in broken)[:20],
+        "torch": torch_text,
+    }
+    where = some(sorted(_base(item) for item in broken), 2)
+    if mismatch:
+        built = "old" if new_abi else "new"
+        what = f"{_title(host, owner)}: {where} uses the {built} C++ string ABI, torch {torch_text} the other"
+        flag = "TRUE" if new_abi else "FALSE"
+        fix = f"Install the {owner} file named cxx11abi{flag} for this torch, or build it here against this torch."
+        out.add("EP404", owner, [host.label], what, row=_row(owner), fix=fix, evidence=evidence)
+        return
+    what = (
+        f"{_title(host, owner)}: {where} needs {_count(symbols)} that torch {torch_text} does not export: {symbols[0]}"
+    )
+    if label.torch:
+        what += f"; its label says torch {label.torch}"
+    fix = f"Install the build of {owner} for torch {torch_text}, or the torch that {owner} was built for"
+    locked = host.resolved.packages if host.resolved is not None else {}
+    pair = [f"{name}=={locked[name].version}" for name in ("torch", owner) if name in locked and locked[name].version]
+    if pair:
+        fix += f"; the lock has {' with '.join(pair)}: {mend.reinstall(host.snapshot, pair[0])}"
+    out.add("EP401", owner, [host.label], what, row=_row(owner), fix=fix + ".", evidence=evidence)
+
+
+def _count(symbols: Sequence[str]) -> str:
+    return "1 symbol" if len(symbols) == 1 else f"{len(symbols)} symbols"
+
+
+def _versions(out: Collector, host: Host) -> None:
+    """Libraries whose own word is not that of the package that owns them."""
+    shared = {owner for files in host.snapshot.shared_files for owner in files.owners}
+    for library in host.snapshot.libraries:
+        says, declared = cuda.version(library.version), cuda.version(library.declared)
+        if says is None or declared is None or library.owner is None or library.owner in shared:
+            continue
+        length = min(len(says), len(declared), 3)
+        if says[:length] != declared[:length]:
+            what = f"{library.component} on disk says {library.version}, its package {library.owner} says {library.declared}"
+            fix = mend.reinstall(host.snapshot, f"{library.owner}=={library.declared}")
+            evidence = {"expected": library.declared, "found": library.version}
+            row = _row(library.owner)
+            out.add("EP406", library.owner, [host.label], what, row=row, fix=fix, evidence=evidence)
+
+
+def _loader(out: Collector, host: Host) -> None:
+    own: dict[str, str] = {}
+    for library in host.snapshot.libraries:
+        if library.owner is not None:
+            own.setdefault(library.component, f"{library.owner} {library.declared or ''}".strip())
+    if not own:
+        for name, dist in host.installed.items():
+            held = component(name)
+            if held is not None:
+                own.setdefault(held, f"{name} {dist.version or ''}".strip())
+    for directory in host.snapshot.loader:
+        if directory.source == "LD_PRELOAD":
+            libraries = [name.rsplit("/", 1)[-1] for name in directory.libraries] or [directory.directory]
+            what = f"LD_PRELOAD loads {some(libraries)} into every process"
+            out.add(
+                "EP408", "LD_PRELOAD", [host.label], what, evidence={"found": libraries}, row=("variable", "LD_PRELOAD")
+            )
+            continue
+        if directory.source != "LD_LIBRARY_PATH":
+            continue
+        clashes: dict[str, str] = {}
+        for name in sorted(directory.libraries):
+            held = library_component(name)
+            if held is not None and held in own:
+                clashes.setdefault(held, name.rsplit("/", 1)[-1])
+        if clashes:
+            held = min(clashes)
+            files, owners = some(sorted(clashes.values())), some([own[name] for name in sorted(clashes)])
+            what = f"LD_LIBRARY_PATH names {directory.directory}, which holds {files} beside the packages' {owners}"
+            evidence = {"found": sorted(clashes.values())}
+            row = ("variable", "LD_LIBRARY_PATH")
+            out.add("EP405", held, [host.label], what, evidence=evidence, row=row)
+
+
+def between_hosts(out: Collector, hosts: Sequence[Host]) -> None:
+    """Versions that the libraries themselves tell, where their packages do not already differ."""
+    values: dict[str, dict[str, tuple[str, ...]]] = {}
+    for host in hosts:
+        found: dict[str, set[str]] = {}
+        for library in host.snapshot.libraries:
+            if library.version is not None:
+                found.setdefault(library.component, set()).add(library.version)
+        for held, versions in found.items():
+            if (host.label, ("component", held)) not in out.covered:
+                values.setdefault(held, {})[host.label] = tuple(sorted(versions))
+    reported = {row for item, row in out.items() if item.code in ("EP203", "EP225")}
+    for held, versions_of in sorted(values.items()):
+        if ("component", held) in reported:
+            continue
+        for split in out.splits(("library", held), versions_of):
+            what = f"{held} differs: {joined(split, _versions_text)}"
+            evidence = {"found": sorted(_versions_text(value) for value, _ in split.every)}
+            row = ("library", held)
+            out.add("EP410", held, split.hosts, what, row=row, declared=split.declared, evidence=evidence)
+
+
+def _versions_text(value: object) -> str:
+    return " and ".join(str(item) for item in value) if isinstance(value, tuple) else str(value)
