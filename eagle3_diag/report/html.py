@@ -39,6 +39,7 @@ svg text { fill: var(--ink); font-size: 11px; } svg .tick, svg .label { fill: va
 .axis { stroke: var(--faint); } .grid { stroke: var(--line); stroke-width: .7; } .c1 { fill: var(--c1); } .c2 { fill: var(--c2); } .c3 { fill: var(--c3); }
 .line { fill: none; stroke-width: 2; } .line.c1 { stroke: var(--c1); } .line.c2 { stroke: var(--c2); } .line.c3 { stroke: var(--c3); }
 .mean { stroke: var(--c2); stroke-width: 1.6; } .band { fill: var(--band); }
+.legend { white-space: nowrap; }
 .key { display: inline-block; width: .75em; height: .75em; border-radius: 2px; margin: 0 .3em 0 .8em; }
 .key.c1 { background: var(--c1); } .key.c2 { background: var(--c2); } .key.c3 { background: var(--c3); }
 .wide { overflow-x: auto; }
@@ -111,7 +112,7 @@ def _plots(report: Mapping[str, Any]) -> Iterable[str]:
         ]
         if accuracy["trainer"] is not None:
             series.append(plots.Series(name=accuracy["trainer"]["name"], values=accuracy["trainer"]["accuracy"], colour="c3"))
-        keys = "".join(f'<span class="key {s.colour}"></span>{safe(s.name)}' for s in series)
+        keys = "".join(f' <span class="legend"><span class="key {s.colour}"></span>{safe(s.name)}</span>' for s in series)
         yield _figure(
             "Accuracy by depth",
             plots.lines(series, y_label="rows", x_label="draft step", description="Accuracy and conditional accuracy of every draft step over all rows"),

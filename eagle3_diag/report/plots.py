@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from eagle3_diag.report.escape import html
 
 WIDTH, HEIGHT = 360, 236
-_LEFT, _RIGHT, _TOP, _BOTTOM = 40, 8, 12, 38
+_LEFT, _RIGHT, _TOP, _BOTTOM = 52, 8, 12, 38
 _INNER_W, _INNER_H = WIDTH - _LEFT - _RIGHT, HEIGHT - _TOP - _BOTTOM
 #: More samples than this are drawn as a histogram.
 MOST_DOTS = 80
