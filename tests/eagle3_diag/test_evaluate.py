@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 import torch
-from tests.eagle3_diag.pairs import Pair, make_pair
 
 from eagle3_diag.checkpoint import read_drafter
 from eagle3_diag.errors import InputError
 from eagle3_diag.evaluate import Evaluation, Options, evaluate, fits, resolve_device, resolve_dtype
 from eagle3_diag.samples import iter_samples
 from eagle3_diag.target import read_target
+from tests.eagle3_diag.pairs import Pair, make_pair
 
 CPU = torch.device("cpu")
 
@@ -156,7 +156,7 @@ def test_samples_without_a_final_state(pair: Pair) -> None:
 def test_a_drafter_of_another_target_is_refused(pair: Pair, tmp_path: Path) -> None:
     other = make_pair(tmp_path, vocab=80, samples=1)
     checkpoint, target = read_drafter(pair.drafter), read_target(other.target)
-    with pytest.raises(InputError, match="vocabulary of 64 tokens, but the target at .* has 80"):
+    with pytest.raises(InputError, match=r"vocabulary of 64 tokens, but the target at .* has 80"):
         evaluate(checkpoint, target, [], Options(), device=CPU, dtype=torch.float32)
 
 

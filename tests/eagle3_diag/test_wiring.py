@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.eagle3_diag.pairs import make_pair
 
 from eagle3_diag.checkpoint import read_drafter
 from eagle3_diag.config import RopeConfig
@@ -14,6 +13,7 @@ from eagle3_diag.rollout import rollout
 from eagle3_diag.samples import iter_samples
 from eagle3_diag.target import read_target
 from eagle3_diag.wiring import Wiring
+from tests.eagle3_diag.pairs import make_pair
 
 # One change per knob that must change what this drafter computes. Knobs not named here need other weights (tested elsewhere).
 CHANGES: dict[str, dict[str, object]] = {

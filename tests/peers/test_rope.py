@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+
 from tests.peers.rope_peer import oracle
 
 pytestmark = pytest.mark.peers
