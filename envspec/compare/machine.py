@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 import re
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Final
@@ -179,6 +180,7 @@ def collection(out: Collector, host: Host) -> None:
     if interpreter is None or not asked or not asked.startswith("/"):
         return
     answered = {interpreter.executable, interpreter.real_executable}
+    asked = posixpath.normpath(asked)  # a target of the spec may be written as ../env
     inside = re.sub(r"/bin/[^/]+$", "", asked)
     if asked not in answered and inside not in (interpreter.prefix, interpreter.base_prefix):
         what = f"{asked} was named, {interpreter.executable} answered"
