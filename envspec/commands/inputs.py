@@ -6,7 +6,7 @@ import argparse
 import queue
 import threading
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,11 +21,23 @@ from envspec.findings import FailOn, Report
 from envspec.hosts import CaptureOptions, Host, HostName, open_host, parse_host
 from envspec.locks import RoleLock, load_role_locks
 from envspec.output import Output, Sink, parse_output
-from envspec.policy import apply, load_baseline, save_baseline
+from envspec.policy import Baseline, apply, audit, load_baseline, save_baseline
 from envspec.report.escape import plain
 from envspec.spec import Spec, find_spec, load_spec
 
-__all__ = ["NamedHost", "concurrently", "finish", "host_names", "named_hosts", "options", "outputs", "read_hosts", "read_locks", "read_spec"]
+__all__ = [
+    "NamedHost",
+    "concurrently",
+    "finish",
+    "host_names",
+    "named_hosts",
+    "options",
+    "outputs",
+    "read_baseline",
+    "read_hosts",
+    "read_locks",
+    "read_spec",
+]
 
 T = TypeVar("T")
 
@@ -226,25 +238,42 @@ def concurrently(works: Mapping[str, Callable[[], T]], at_once: int | None, sink
     return answers
 
 
+def read_baseline(arguments: argparse.Namespace) -> Baseline | None:
+    """The baseline of ``--baseline``.
+
+    Raises:
+        UsageError: it cannot be read, or one is to be written as well.
+    """
+    if arguments.baseline and arguments.write_baseline:
+        raise UsageError("--baseline and --write-baseline exclude each other: a new baseline holds today's findings only")
+    return load_baseline(arguments.baseline) if arguments.baseline else None
+
+
 def finish(
     report: Report,
     arguments: argparse.Namespace,
     sink: Sink,
     *,
     spec: Spec | None,
+    baseline: Baseline | None,
     locks: Sequence[RoleLock],
     outputs: Sequence[Output],
-    families: Collection[str],
+    preflighted: bool,
 ) -> int:
-    """Apply the spec's ignores and the baseline, show the report, and return the exit code."""
+    """Apply the spec's ignores and the baseline, show the report, and return the exit code.
+
+    Comparison has audited the spec's and the baseline's entries for its own families of codes; those for the preflight's
+    are audited here, if scripts were judged.
+    """
     roles = {host.label: host.role for host in report.hosts}
-    baseline = load_baseline(arguments.baseline) if arguments.baseline else None
     findings = apply(report.findings, spec, baseline, roles=roles)
+    if preflighted:
+        findings += apply(audit(findings, spec, baseline, roles=roles, families=("EP1",)), spec, baseline, roles=roles)
     if arguments.write_baseline:
         save_baseline(findings, arguments.write_baseline)
-        baseline = load_baseline(arguments.write_baseline)
-        findings = apply(findings, spec, baseline, roles=roles)
-    report = replace(report, findings=()).with_findings(findings)
+        findings = apply(findings, spec, load_baseline(arguments.write_baseline), roles=roles)
+    failed = sum(host.status == "failed" for host in report.hosts)
+    report = replace(report, findings=(), counts=replace(report.counts, failed=failed)).with_findings(findings)
     fail_on: FailOn = arguments.fail_on or (spec.fail_on if spec else "breaks")
     anchor = next((lock.lock.path for lock in locks), None) or (spec.path if spec else None)
     view = sink.view(verbose=arguments.verbose, fail_on=fail_on, anchor=anchor)

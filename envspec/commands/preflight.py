@@ -15,6 +15,7 @@ from envspec.commands.inputs import (
     named_hosts,
     options,
     outputs,
+    read_baseline,
     read_hosts,
     read_locks,
     read_spec,
@@ -49,7 +50,7 @@ def run(arguments: argparse.Namespace, sink: Sink) -> int:
     """Judge the scripts named, or those of the spec on the hosts of their roles."""
     wanted = outputs(arguments)
     how = options(arguments)
-    spec = read_spec(arguments)
+    spec, baseline = read_spec(arguments), read_baseline(arguments)
     names = host_names(arguments.on, spec)
     if arguments.scripts or arguments.modules:
         tasks = [Task(scripts=parse(arguments.scripts, arguments.modules))]
@@ -75,7 +76,7 @@ def run(arguments: argparse.Namespace, sink: Sink) -> int:
         reference=", ".join(dict.fromkeys(f"lock {lock.lock.path}" for lock in locks)) or None,
         notes=(f"scripts: {', '.join(dict.fromkeys(script.script for task in tasks for script in task.scripts))}",),
     ).with_findings(findings)
-    return finish(report, arguments, sink, spec=spec, locks=locks, outputs=wanted, families=("EP1",))
+    return finish(report, arguments, sink, spec=spec, locks=locks, baseline=baseline, outputs=wanted, preflighted=True)
 
 
 def parse(scripts: Sequence[str], modules: Sequence[str], base: Path | None = None) -> tuple[ScriptImports, ...]:
