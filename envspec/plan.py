@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -246,6 +247,11 @@ def _step(
 
 
 def _requirement(package: LockedPackage) -> str:
+    """The requirement line; a lock cannot break out of it, whatever control characters its strings hold."""
+    return re.sub(r"[\x00-\x1f\x7f]", lambda match: f"%{ord(match[0]):02X}", _plain_requirement(package))
+
+
+def _plain_requirement(package: LockedPackage) -> str:
     direct = package.direct
     if direct is not None:
         place = direct.url or direct.path or ""
@@ -260,7 +266,8 @@ def _requirement(package: LockedPackage) -> str:
 def _hashes(package: LockedPackage) -> tuple[str, ...]:
     if package.direct is not None and package.direct.kind != "archive":
         return ()
-    return tuple(sorted(package.hashes or (package.direct.hashes if package.direct is not None else ())))
+    found = package.hashes or (package.direct.hashes if package.direct is not None else frozenset())
+    return tuple(sorted(value for value in found if re.fullmatch(r"[a-z0-9_]+:[0-9A-Fa-f]+", value)))
 
 
 def _default_index(lock: Lock) -> str | None:
@@ -380,6 +387,4 @@ def script_needs(
 
 def stdlib_top(module: str) -> bool:
     """Whether a module's top-level package is the standard library's."""
-    import sys
-
     return module.split(".")[0] in sys.stdlib_module_names

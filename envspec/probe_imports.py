@@ -96,7 +96,7 @@ class Finder:
         entries = sys.path if path is None else path
         self.path: List[str] = []
         for entry in entries:
-            if isinstance(entry, str) and entry and entry not in self.path:
+            if isinstance(entry, str) and entry and "\0" not in entry and entry not in self.path:
                 self.path.append(entry)
         self.local = set(local)
         self.stdlib = _stdlib_directories()
@@ -381,7 +381,8 @@ class Module:
         self.stdlib = False
         self.index = -1  # position on the stack while its body runs
         self.low = -1
-        self.closure: Dict[str, Module] = {}
+        self.closure: Dict[str, Module] = {}  # what importing it leaves loaded
+        self.touched: Set[str] = set()  # all it met on the way, what failed and was caught included
 
     @property
     def package(self) -> str:
@@ -591,8 +592,9 @@ class Machine:
         self.late = False
         self.loaded: Dict[str, Module] = {}
         self.done: Dict[str, Module] = {}
-        self.failed: Dict[str, Failed] = {}
+        self.failed: Dict[str, Tuple[Failed, Set[str]]] = {}
         self.stack: List[Module] = []
+        self.running: Set[str] = set()
         self.maybe = 0
         self.calls: List[Any] = []
         self.steps = 0
@@ -604,6 +606,7 @@ class Machine:
         """Forget which modules are loaded, as a new process would; what was read and settled is kept."""
         self.loaded = {}
         self.stack = []
+        self.running = set()
         self.maybe = 0
         self.calls = []
         self.handling = []
@@ -624,28 +627,33 @@ class Machine:
         if not self.stack:
             return
         top = self.stack[-1]
+        top.touched.add(module.name)
         if module.index >= 0:
             if not (top.name + ".").startswith(module.name + "."):
                 top.low = min(top.low, module.index)
         else:
             top.closure[module.name] = module
             top.closure.update(module.closure)
+            top.touched |= module.touched
 
     def _load_one(self, name: str, parent: Optional[Module]) -> Module:
         module = self.loaded.get(name)
         if module is not None:
             self._touch(module)
             return module
+        # What was settled holds unless something it met is running now: then a cycle is entered at another point.
         module = self.done.get(name)
-        if module is not None:
+        if module is not None and self.running.isdisjoint(module.touched):
             self.loaded[name] = module
             for key, value in module.closure.items():
                 self.loaded.setdefault(key, value)
             self._touch(module)
             self._attach(parent, name, module)
             return module
-        failure = self.failed.get(name)
-        if failure is not None:
+        failure, touched = self.failed.get(name, (None, set()))
+        if failure is not None and self.running.isdisjoint(touched):
+            if self.stack:
+                self.stack[-1].touched |= touched
             raise failure.copy()
         spec = self._spec(name, parent)
         module = Module(name, spec)
@@ -695,18 +703,23 @@ class Machine:
                 module.open = False
         module.index = module.low = len(self.stack)
         self.stack.append(module)
+        self.running.add(name)
         saved = self.calls, self.steps, self.handling, self.maybe
         self.calls, self.steps, self.handling, self.maybe = [], 0, [], 0
         try:
             self._body_of(module)
         except Failed as failure:
             self.loaded.pop(name, None)
+            module.touched.add(name)
+            if self.stack[:-1]:
+                self.stack[-2].touched |= module.touched
             if module.low >= module.index:
-                self.failed[name] = failure.copy()
+                self.failed[name] = failure.copy(), module.touched
             raise
         finally:
             self.calls, self.steps, self.handling, self.maybe = saved
             self.stack.pop()
+            self.running.discard(name)
             if self.stack and module.low < module.index:
                 self.stack[-1].low = min(self.stack[-1].low, module.low)
             index, module.index = module.index, -1
@@ -1766,7 +1779,7 @@ class Machine:
             "importlib.metadata.requires", "importlib_metadata.version", "importlib_metadata.distribution",
             "importlib_metadata.metadata", "pkg_resources.get_distribution", "pkg_resources.require",
         ):  # fmt: skip
-            return self._metadata(first, name)
+            return self._metadata(first, name, module)
         if module.name == "platform" and module.stdlib:
             read = _PLATFORM.get(function.node.name)
             return read() if read is not None else UNKNOWN
@@ -1869,16 +1882,17 @@ class Machine:
             return None
         return THING
 
-    def _metadata(self, name: Any, function: str) -> Any:
+    def _metadata(self, name: Any, function: str, module: Module) -> Any:
         if not isinstance(name, str):
             return UNKNOWN
         wanted = re.sub(r"[-_.]+", "-", re.split(r"[\s\[<>=!~;(]", name, maxsplit=1)[0]).lower()
         if wanted in self.distributions():
             return UNKNOWN
-        error: Any = ModuleNotFoundError
         if function.startswith("pkg_resources"):
             raise Failed(UNKNOWN, None, "raise", "The {!r} distribution was not found".format(name))
-        raise Failed(error, name, "distribution", "No package metadata was found for {}".format(name))
+        raised = Failed(module.names.get("PackageNotFoundError", ModuleNotFoundError), name, "distribution")
+        raised.message = "No package metadata was found for {}".format(name)
+        raise raised
 
     def distributions(self) -> Set[str]:
         """Canonical names of the distributions on the path."""

@@ -1,0 +1,417 @@
+"""The resolver: where modules come from and what importing them would do, beside what an interpreter really does."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import sysconfig
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from envspec import probe_imports
+from envspec.probe_imports import Failed, Finder, Machine
+
+PROBE = Path(probe_imports.__file__)
+
+
+def write(root: Path, files: Mapping[str, str]) -> Path:
+    for name, text in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    return root
+
+
+def stdlib() -> list[str]:
+    paths = sysconfig.get_paths()
+    return [paths["stdlib"], str(Path(paths["stdlib"]) / "lib-dynload")]
+
+
+def asked(path: list[str], module: str, *names: str, **request: Any) -> dict[str, Any]:
+    answer = probe_imports.main({
+        "path": [*path, *stdlib()], "scripts": [{"modules": [{"module": module, "names": list(names)}], **request}],
+    })  # fmt: skip
+    return dict(answer["scripts"][0]["modules"][0])
+
+
+TRUTH = """
+import json, os, sys
+sys.path.insert(0, sys.argv[1])
+from reality_worker import name_of
+sys.path.pop(0)
+for line in sys.stdin:
+    path, statement = json.loads(line)
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if not pid:
+        sys.path[:0] = path
+        try:
+            exec(statement)
+        except BaseException as error:
+            result = [False, name_of(error)]
+        else:
+            result = [True, None]
+        os.write(writer, json.dumps(result).encode())
+        os._exit(0)
+    os.close(writer)
+    os.waitpid(pid, 0)
+    with os.fdopen(reader) as file:
+        print(file.read(), flush=True)
+"""
+
+Truth = Callable[..., tuple[bool, str | None]]
+
+
+@pytest.fixture(scope="module")
+def truly() -> Iterator[Truth]:
+    """What a new process does, with the same search path: imports or not, and on which name it fails.
+
+    Each answer comes from a fork of one interpreter that has imported nothing of the kind.
+    """
+    command = [sys.executable, "-E", "-s", "-S", "-B", "-c", TRUTH, str(Path(__file__).parent)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+
+        def ask(path: list[str], module: str, *names: str) -> tuple[bool, str | None]:
+            statement = f"from {module} import {', '.join(names)}" if names else f"import {module}"
+            assert process.stdin is not None
+            assert process.stdout is not None
+            process.stdin.write(json.dumps([path, statement]) + "\n")
+            process.stdin.flush()
+            ok, name = json.loads(process.stdout.readline())
+            return bool(ok), name
+
+        yield ask
+        process.stdin.close()
+
+
+# Each case: the files of a site directory, and the import that is asked for.
+CASES: dict[str, tuple[dict[str, str], str, tuple[str, ...]]] = {
+    "package": ({"a/__init__.py": ""}, "a", ()),
+    "submodule": ({"a/__init__.py": "", "a/b/__init__.py": "", "a/b/c.py": ""}, "a.b.c", ()),
+    "missing package": ({}, "a.b", ()),
+    "missing submodule": ({"a/__init__.py": ""}, "a.b", ()),
+    "missing deep submodule": ({"a/__init__.py": "", "a/b/__init__.py": ""}, "a.b.c", ()),
+    "not a package": ({"a/__init__.py": "", "a/b.py": ""}, "a.b.c", ()),
+    "namespace": ({"ns/x.py": ""}, "ns.x", ()),
+    "namespace in a namespace": ({"ns/deep/x.py": ""}, "ns.deep.x", ()),
+    "missing in a namespace": ({"ns/deep/x.py": ""}, "ns.deep.y", ()),
+    "name": ({"a.py": "X = 1\n"}, "a", ("X",)),
+    "missing name": ({"a.py": "X = 1\n"}, "a", ("Y",)),
+    "name that is a submodule": ({"a/__init__.py": "", "a/b.py": ""}, "a", ("b",)),
+    "name by star": ({"a.py": "from b import *\n", "b.py": "X = 1\n"}, "a", ("X",)),
+    "missing by star": ({"a.py": "from b import *\n", "b.py": "_X = 1\n"}, "a", ("_X",)),
+    "star with __all__": ({"a.py": "from b import *\n", "b.py": "__all__ = ['_X']\n_X = Y = 1\n"}, "a", ("_X",)),
+    "star without a name": ({"a.py": "from b import *\n", "b.py": "__all__ = ['X']\nX = Y = 1\n"}, "a", ("Y",)),
+    "module __getattr__": (
+        {"a.py": "def __getattr__(n):\n    if n == 'X':\n        return 1\n    raise AttributeError(n)\n"}, "a", ("X",),
+    ),
+    "__getattr__ importing what is missing": (
+        {"a.py": "import importlib\ndef __getattr__(n):\n    return getattr(importlib.import_module('gone'), n)\n"}, "a", ("X",),
+    ),
+    "lazy table": (
+        {
+            "a/__init__.py": "_T = {'X': '.b'}\ndef __getattr__(n):\n    if n not in _T:\n        raise AttributeError(n)\n"
+            "    import importlib\n    return getattr(importlib.import_module(_T[n], __name__), n)\n",
+            "a/b.py": "import gone\nX = 1\n",
+        }, "a", ("X",),
+    ),
+    "names by globals": ({"a.py": "globals().update(X=1)\n"}, "a", ("X",)),
+    "own import": ({"a.py": "import gone.x\n"}, "a", ()),
+    "own import by way of another": ({"a.py": "import b\n", "b.py": "from gone import x\n"}, "a", ()),
+    "caught": ({"a.py": "try:\n    import gone\nexcept ImportError:\n    gone = None\n"}, "a", ("gone",)),
+    "caught too narrowly": ({"a.py": "try:\n    import gone\nexcept ValueError:\n    pass\n"}, "a", ()),
+    "caught and raised": ({"a.py": "try:\n    import gone\nexcept ImportError as e:\n    raise ImportError('x') from e\n"}, "a", ()),
+    "fallback": ({"a.py": "try:\n    import gone\nexcept ImportError:\n    import lost\n"}, "a", ()),
+    "fallback there": ({"a.py": "try:\n    import gone\nexcept ImportError:\n    import b\n", "b.py": ""}, "a", ()),
+    "else": ({"a.py": "try:\n    import b\nexcept ImportError:\n    pass\nelse:\n    import gone\n", "b.py": ""}, "a", ()),
+    "finally": ({"a.py": "try:\n    pass\nfinally:\n    import gone\n"}, "a", ()),
+    "suppressed": ({"a.py": "import contextlib\nwith contextlib.suppress(ImportError):\n    import gone\n"}, "a", ()),
+    "flag": (
+        {"a.py": "try:\n    import gone\n    HAS = True\nexcept ImportError:\n    HAS = False\nif HAS:\n    import lost\n"}, "a", (),
+    ),
+    "flag not set": (
+        {"a.py": "try:\n    import gone\n    HAS = True\nexcept ImportError:\n    HAS = False\nif not HAS:\n    import lost\n"}, "a", (),
+    ),
+    "find_spec": ({"a.py": "from importlib.util import find_spec\nif find_spec('gone'):\n    import gone\n"}, "a", ()),
+    "find_spec there": (
+        {"a.py": "from importlib.util import find_spec\nif find_spec('b') is not None:\n    import gone\n", "b.py": ""}, "a", (),
+    ),
+    "other platform": ({"a.py": "import sys\nif sys.platform == 'amiga':\n    import gone\n"}, "a", ()),
+    "this platform": (
+        {"a.py": "import os\nif os.name in ('nt', 'posix'):\n    import gone\n"}, "a", (),
+    ),
+    "old Python": ({"a.py": "import sys\nif sys.version_info[0] < 3:\n    import gone\nelse:\n    import b\n", "b.py": ""}, "a", ()),
+    "TYPE_CHECKING": ({"a.py": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import gone\n"}, "a", ()),
+    "function": ({"a.py": "def f():\n    import gone\n"}, "a", ()),
+    "function called": ({"a.py": "def f():\n    import gone\nf()\n"}, "a", ()),
+    "function of another module": ({"a.py": "from b import f\nf()\n", "b.py": "def f():\n    import gone\n"}, "a", ()),
+    "function giving a flag": (
+        {"a.py": "def f():\n    try:\n        import gone\n    except ImportError:\n        return False\n    return True\nif f():\n    import lost\n"}, "a", (),
+    ),
+    "constructor": ({"a.py": "class A:\n    def __init__(self):\n        import gone\nA()\n"}, "a", ()),
+    "class body": ({"a.py": "class A:\n    import gone\n"}, "a", ()),
+    "decorator that wraps": (
+        {"a.py": "import functools\ndef d(f):\n    @functools.wraps(f)\n    def w(*a):\n        return f(*a)\n    return w\n@d\ndef g():\n    import gone\n"}, "a", (),
+    ),
+    "generator": ({"a.py": "def f():\n    import gone\n    yield 1\nf()\n"}, "a", ()),
+    "loop over names": (
+        {"a.py": "bad = []\nfor n in ('os', 'gone'):\n    try:\n        __import__(n)\n    except ImportError as e:\n        bad.append(n)\nif bad:\n    raise ImportError(str(bad))\n"}, "a", (),
+    ),
+    "import_module": ({"a.py": "import importlib\nimportlib.import_module('gone.x')\n"}, "a", ()),
+    "relative import_module": (
+        {"a/__init__.py": "import importlib\nimportlib.import_module('.b', __name__)\n", "a/b.py": "import gone\n"}, "a", (),
+    ),
+    "relative": ({"a/__init__.py": "from .b import X\n", "a/b.py": "from . import c\nX = 1\n", "a/c.py": ""}, "a", ("X",)),
+    "relative beyond": ({"a/__init__.py": "from ... import x\n"}, "a", ()),
+    "circular": ({"a.py": "import b\nX = 1\n", "b.py": "from a import X\n"}, "a", ()),
+    "circular after": ({"a.py": "X = 1\nimport b\n", "b.py": "from a import X\n"}, "a", ()),
+    "sys.modules": ({"a.py": "import sys, types\nsys.modules['a.moved'] = types.ModuleType('a.moved')\n"}, "a.moved", ()),
+    "parent fails first": ({"a/__init__.py": "import gone\n", "a/b.py": ""}, "a.b", ()),
+    "metadata": ({"a.py": "from importlib.metadata import version\nversion('gone-dist')\n"}, "a", ()),
+    "metadata caught": (
+        {"a.py": "from importlib.metadata import version, PackageNotFoundError\ntry:\n    version('gone-dist')\nexcept PackageNotFoundError:\n    pass\n"}, "a", (),
+    ),
+    "raised of its own accord": ({"a.py": "raise RuntimeError('no')\n"}, "a", ()),
+    "exit": ({"a.py": "import sys\nsys.exit(3)\nimport gone\n"}, "a", ()),
+    "syntax error": ({"a.py": "import ("}, "a", ()),
+    "undefined after a caught import": (
+        {"a.py": "try:\n    from gone import Base\nexcept ImportError:\n    pass\nclass A(Base):\n    import lost\n"}, "a", (),
+    ),
+    "conditional on an unset variable": (
+        {"a.py": "import os\nif os.environ.get('ENVSPEC_TEST_UNSET'):\n    import gone\n"}, "a", (),
+    ),
+    "version of a stdlib name": ({}, "collections", ("Mapping" if sys.version_info >= (3, 10) else "nope",)),
+    "stdlib": ({}, "xml.etree.ElementTree", ("parse",)),
+    "extended path": (
+        {"p1/n/__init__.py": "from pkgutil import extend_path\n__path__ = extend_path(__path__, __name__)\n", "p2/n/__init__.py": "",
+         "p2/n/x.py": ""}, "n.x", (),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_verdict_is_what_an_interpreter_does(tmp_path: Path, truly: Truth, case: str) -> None:
+    files, module, names = CASES[case]
+    write(tmp_path, files)
+    path = [str(tmp_path / p) for p in ("p1", "p2")] if case == "extended path" else [str(tmp_path)]
+    verdict = asked(path, module, *names)
+    failed = [verdict, *verdict["names"].values()]
+    worst = next((v for v in failed if v["status"] == "fails"), None)
+    ok, name = truly(path, module, *names)
+    assert (worst is None) is ok, verdict
+    if worst is not None:
+        assert worst["missing"] == name
+
+
+def test_nothing_is_executed(tmp_path: Path) -> None:
+    mark = tmp_path / "executed"
+    text = f"open({str(mark)!r}, 'w').close()\n"
+    write(tmp_path / "site", {"a/__init__.py": text, "a/b.py": text, "evil.pth": f"import os; os.mkdir({str(mark)!r})\n"})
+    assert asked([str(tmp_path / "site")], "a.b", "X")["names"]["X"]["status"] == "fails"
+    assert not mark.exists()
+
+
+class TestLadder:
+    """The fields by which a person sees what is wrong."""
+
+    def test_kinds(self, tmp_path: Path) -> None:
+        write(tmp_path, {"a/__init__.py": "", "a/mod.py": "Name = 1\n"})
+        path = [str(tmp_path)]
+        assert asked(path, "zzz.b")["kind"] == "module"
+        assert asked(path, "a.zzz")["kind"] == "submodule"
+        not_a_package = asked(path, "a.mod.x")
+        assert (not_a_package["kind"], not_a_package["parent"]["module"]) == ("not-a-package", "a.mod")
+        assert not_a_package["parent"]["origin"] == str(tmp_path / "a" / "mod.py")
+        assert asked(path, "a.mod", "Nane")["names"]["Nane"]["near"] == ["Name"]
+        assert asked(path, "a.modd")["near"] == ["a.mod"]
+
+    def test_the_chain_leads_to_the_missing_import(self, tmp_path: Path) -> None:
+        write(tmp_path, {"a/__init__.py": "\nfrom . import b\n", "a/b.py": "\n\nimport gone\n"})
+        verdict = asked([str(tmp_path)], "a")
+        assert [(c["module"], c["line"]) for c in verdict["chain"]] == [("a", 2), ("a.b", 3)]
+        assert verdict["missing"] == "gone"
+
+    def test_an_absent_module_of_a_package_that_fails_anyway(self, tmp_path: Path) -> None:
+        write(tmp_path, {"a/__init__.py": "import gone\n", "a/m.py": ""})
+        verdict = asked([str(tmp_path)], "a.m.x")
+        assert (verdict["kind"], verdict["missing"], verdict["behind"]["missing"]) == ("not-a-package", "a.m.x", "gone")
+
+    def test_an_extension_for_another_interpreter(self, tmp_path: Path) -> None:
+        write(tmp_path, {"a/__init__.py": "", "a/_c.cpython-27-x86_64-linux-gnu.so": ""})
+        verdict = asked([str(tmp_path)], "a._c")
+        assert verdict["kind"] == "tag"
+        assert verdict["files"] == [str(tmp_path / "a" / "_c.cpython-27-x86_64-linux-gnu.so")]
+
+    @pytest.mark.parametrize("suffix", [sysconfig.get_config_var("EXT_SUFFIX"), ".abi3.so"])
+    def test_an_extension_for_this_interpreter(self, tmp_path: Path, suffix: str) -> None:
+        write(tmp_path, {"a/__init__.py": "", f"a/_c{suffix}": ""})
+        verdict = asked([str(tmp_path)], "a._c", "anything")
+        assert (verdict["status"], verdict["names"]["anything"]["status"]) == ("ok", "unknown")
+
+    def test_a_zip_on_the_path(self, tmp_path: Path) -> None:
+        with zipfile.ZipFile(tmp_path / "z.zip", "w") as archive:
+            archive.writestr("pkg/__init__.py", "from . import sub\n")
+            archive.writestr("pkg/sub.py", "X = 1\n")
+        path = [str(tmp_path / "z.zip")]
+        assert asked(path, "pkg.sub", "X")["names"]["X"]["status"] == "ok"
+        assert asked(path, "pkg.sub", "Y")["names"]["Y"]["missing"] == "pkg.sub:Y"
+        assert asked(path, "pkg.gone")["kind"] == "submodule"
+
+    def test_a_damaged_zip_and_unreadable_entries(self, tmp_path: Path) -> None:
+        (tmp_path / "z.zip").write_bytes(b"PK\x03\x04 not a zip")
+        path = [str(tmp_path / "z.zip"), str(tmp_path / "gone"), "\0bad"]
+        assert asked(path, "a")["kind"] == "module"
+
+    def test_only_bytecode(self, tmp_path: Path) -> None:
+        import py_compile
+
+        source = write(tmp_path, {"b.py": "X = 1\n"}) / "b.py"
+        py_compile.compile(str(source), cfile=str(tmp_path / "b.pyc"))
+        source.unlink()
+        verdict = asked([str(tmp_path)], "b", "X")
+        assert (verdict["status"], verdict["names"]["X"]["status"]) == ("ok", "unknown")
+
+    def test_local_names_stand_before_the_path(self, tmp_path: Path) -> None:
+        write(tmp_path, {"torch/__init__.py": "import gone\n", "torch-1.0.dist-info/METADATA": "Name: torch\nVersion: 1.0\n",
+                         "torch-1.0.dist-info/RECORD": "torch/__init__.py,,\n"})  # fmt: skip
+        answer = probe_imports.main({
+            "path": [str(tmp_path), *stdlib()],
+            "scripts": [{"modules": [{"module": "torch.nn"}], "local": ["torch", "token", "mine"]}],
+        })["scripts"][0]  # fmt: skip
+        assert answer["modules"][0]["status"] == "unknown"
+        assert answer["local"]["torch"]["owner"] == {"name": "torch", "version": "1.0"}
+        assert answer["local"]["token"]["stdlib"] is True
+        assert "mine" not in answer["local"]
+
+
+class TestEditable:
+    def test_setuptools_finder(self, tmp_path: Path) -> None:
+        write(tmp_path / "src", {"pkg/__init__.py": "", "pkg/mod.py": "X = 1\n", "single.py": "", "parts/ns/x.py": ""})
+        src = tmp_path / "src"
+        text = (
+            "import sys\nfrom typing import Dict, List\n"
+            f"MAPPING: Dict[str, str] = {{'pkg': {str(src / 'pkg')!r}, 'single': {str(src / 'single')!r}}}\n"
+            f"NAMESPACES: Dict[str, List[str]] = {{'ns': [{str(src / 'parts' / 'ns')!r}]}}\n"
+        )
+        write(tmp_path / "site", {"__editable___pkg_1_0_finder.py": text})
+        path = [str(tmp_path / "site")]
+        assert asked(path, "pkg.mod", "X")["names"]["X"]["status"] == "ok"
+        assert asked(path, "pkg.gone")["kind"] == "submodule"
+        assert asked(path, "single.x")["kind"] == "not-a-package"
+        assert asked(path, "ns.x")["status"] == "ok"
+        assert asked(path, "ns.y")["kind"] == "submodule"
+
+    def test_a_damaged_finder(self, tmp_path: Path) -> None:
+        write(tmp_path, {"__editable___a_finder.py": "MAPPING = open('x')\n", "__editable___b_finder.py": "MAPPING = {"})
+        assert asked([str(tmp_path)], "a")["kind"] == "module"
+
+    def test_another_backends_loader(self, tmp_path: Path) -> None:
+        write(tmp_path, {"_pkg_editable.py": "install({'pkg': '/x/pkg/__init__.py', 'pkg.c': '/x/c.so'}, {}, None)\n",
+                         "_pkg_editable.pth": "import _pkg_editable\n"})  # fmt: skip
+        assert asked([str(tmp_path)], "pkg.c")["status"] == "unknown"
+        assert asked([str(tmp_path)], "other")["kind"] == "module"
+
+
+def test_owners_and_versions(tmp_path: Path) -> None:
+    write(
+        tmp_path,
+        {
+            "google/cloud/storage/__init__.py": "", "google/auth/__init__.py": "", "old/__init__.py": "", "loose.py": "",
+            "google_cloud_storage-2.0.dist-info/METADATA": "Name: google-cloud-storage\nVersion: 2.0\n",
+            "google_cloud_storage-2.0.dist-info/RECORD": "google/cloud/storage/__init__.py,sha256=x,1\n",
+            "google_auth-1.5.dist-info/METADATA": "Name: google-auth\nVersion: 1.5\n\nName: body\n",
+            "google_auth-1.5.dist-info/RECORD": "google/auth/__init__.py,,\n",
+            "old-0.1.egg-info/PKG-INFO": "Name: Old\nVersion: 0.1\n", "old-0.1.egg-info/top_level.txt": "old\n",
+        },
+    )  # fmt: skip
+    path = [str(tmp_path)]
+    assert asked(path, "google.cloud.storage")["owner"] == {"name": "google-cloud-storage", "version": "2.0"}
+    assert asked(path, "google.auth")["owner"] == {"name": "google-auth", "version": "1.5"}
+    assert asked(path, "old")["owner"] == {"name": "Old", "version": "0.1"}
+    assert "owner" not in asked(path, "loose")
+    answer = probe_imports.main({"path": path, "scripts": [], "distributions": ["Google_Auth", "gone"]})
+    assert answer["distributions"] == {"google-auth": "1.5", "gone": None}
+
+
+def test_the_bound_makes_nothing_missing(tmp_path: Path) -> None:
+    write(tmp_path, {"a.py": "import gone\n"})
+    machine = Machine(Finder([str(tmp_path)]), deadline=0.0)
+    machine.load("a")
+    assert machine.late
+
+
+def test_settled_modules_answer_alike_in_any_order(tmp_path: Path, truly: Truth) -> None:
+    files = {
+        "a.py": "import b\nX = 1\n", "b.py": "import c\n", "c.py": "from a import X\n", "d.py": "import b\n",
+        "e.py": "X = 1\nimport a\n", "f.py": "try:\n    import a\nexcept ImportError:\n    import gone\n",
+    }  # fmt: skip
+    write(tmp_path, files)
+    names = [name[0] for name in files]
+
+    def verdicts(order: list[str]) -> dict[str, str | None]:
+        machine = Machine(Finder([str(tmp_path), *stdlib()]))
+        result: dict[str, str | None] = {}
+        for name in order:
+            machine.fresh()
+            try:
+                machine.load(name)
+                result[name] = "ok"
+            except Failed as failure:
+                result[name] = failure.missing
+        return result
+
+    expected = verdicts(names)
+    real = {name: truly([str(tmp_path)], name) for name in names}
+    assert expected == {name: "ok" if ok else missing for name, (ok, missing) in real.items()}
+    for shift in range(1, len(names)):
+        assert verdicts(names[shift:] + names[:shift]) == expected
+        assert verdicts(names[::-1][shift:] + names[::-1][:shift]) == expected
+
+
+def pythons() -> Iterator[Path]:
+    roots = [*Path.home().glob(".pyenv/versions/*"), Path("/usr")]
+    for root in roots:
+        for name in ("python3.8", "python3.9", "python3.12", "python3.13", "python3.14"):
+            if (root / "bin" / name).exists():
+                yield root / "bin" / name
+
+
+@pytest.mark.parametrize("python", list(pythons()) or [Path(sys.executable)], ids=str)
+def test_on_other_interpreters(tmp_path: Path, python: Path) -> None:
+    """The whole source runs on every Python from 3.8 on, without its site packages, as `Host.run_python` runs it."""
+    write(tmp_path, {"a/__init__.py": "", "a/b.py": "def f(x, /): ...\n", "ns/deep/x.py": "import gone\n"})
+    with zipfile.ZipFile(tmp_path / "z.zip", "w") as archive:
+        archive.writestr("zipped/__init__.py", "X = 1\n")
+    request = {
+        "path": None, "prepend": [str(tmp_path), str(tmp_path / "z.zip")],
+        "scripts": [{
+            "modules": [{"module": "a.b", "names": ["f", "g"]}, {"module": "ns.deep.x"}, {"module": "zipped", "names": ["X"]},
+                        {"module": "json.decoder"}, {"module": "tomllib"}],
+            "sources": [{"file": "new.py", "text": "match x:\n    case 1: pass\n"}],
+        }],
+    }  # fmt: skip
+    code = (
+        "import sys, json\nspace = {'__name__': 'remote'}\nexec(compile(open(sys.argv[1]).read(), 'x', 'exec', 0, True), space)\n"
+        "print(json.dumps(space['main'](json.loads(sys.argv[2]))))"
+    )
+    run = subprocess.run(
+        [str(python), "-E", "-s", "-S", "-B", "-W", "error", "-c", code, str(PROBE), json.dumps(request)],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    answer = json.loads(run.stdout)
+    modules = {m["module"]: m for m in answer["scripts"][0]["modules"]}
+    assert {k: v["status"] for k, v in modules["a.b"]["names"].items()} == {"f": "ok", "g": "fails"}
+    assert modules["ns.deep.x"]["missing"] == "gone"
+    assert modules["zipped"]["names"]["X"]["status"] == "ok"
+    assert modules["json.decoder"]["status"] == "ok"
+    version = tuple(map(int, answer["python"].split(".")[:2]))
+    assert modules["tomllib"]["status"] == ("ok" if version >= (3, 11) else "fails")
+    assert bool(answer["scripts"][0]["syntax"]) is (version < (3, 10))
+
