@@ -121,6 +121,15 @@ class Weights:
             raise InputError(f"{self.checkpoint.path}: tensor {name!r} is missing; the wiring asked for needs it")
         return tensor
 
+    @property
+    def target_head(self) -> torch.Tensor:
+        """The target's head [V, H]: on a GPU in the compute dtype, held; on a CPU as mapped (converted slice by slice where it is used)."""
+        if self.device.type == "cpu":
+            return self.target.head()
+        if "target_head" not in self._cache:
+            self._cache["target_head"] = self.target.head().to(self.device, self.dtype)
+        return self._cache["target_head"]
+
     def _load(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
         converted = tensor.to(self.device, self.dtype)
         # One reduction tells: a sum is finite unless something in it is not (or the weights overflow, which is as bad).
@@ -188,11 +197,10 @@ class Drafter:
 
     @property
     def head_VH(self) -> torch.Tensor:
-        """The LM head in its stored dtype, [D, H] (or the target's [V, H])."""
+        """The LM head, [D, H] in the compute dtype, or the target's [V, H]."""
         if self.wiring.head == "target" or not self.weights.checkpoint.has("lm_head.weight"):
-            return self.weights.target.head()
-        head_DH = self.weights.checkpoint.get("lm_head.weight")
-        return self._maybe_quantised("lm_head.weight", head_DH)
+            return self.weights.target_head
+        return self._maybe_quantised("lm_head.weight", self.weights.get("lm_head.weight"))
 
     def embed(self, tokens_R: torch.Tensor) -> torch.Tensor:
         """Embedding rows [R, width] of target-vocabulary ids; only the rows asked for are read from the file."""

@@ -359,7 +359,7 @@ def _labels(run: _Run, one: _Loaded, ids_V: torch.Tensor | None, reach: int) -> 
         wanted_N[k:] |= one.mask_N[:-k]
     at = torch.nonzero(wanted_N, as_tuple=True)[0]
     labels_N = torch.full((n,), -1, dtype=torch.int64, device=one.tokens_N.device)
-    labels_N[at] = target_argmax(run.target, one.state_NH[at], ids_V)
+    labels_N[at] = target_argmax(run.target, one.state_NH[at], ids_V, head_VH=run.drafter.weights.target_head)
     return labels_N
 
 
@@ -454,7 +454,7 @@ def _chances(run: _Run, one: _Loaded) -> tuple[tuple[float, ...], tuple[int, ...
     at = torch.nonzero(_stored_labels(one) >= 0, as_tuple=True)[0]
     p_N = torch.zeros(one.tokens_N.shape[0], dtype=torch.float64, device=at.device)
     p_N[at] = heads.log_probability(
-        one.state_NH[at], run.target.head(), one.tokens_N[at + 1], temperature=temperature, scale=config.logit_scale, softcap=config.logit_softcap
+        one.state_NH[at], run.drafter.weights.target_head, one.tokens_N[at + 1], temperature=temperature, scale=config.logit_scale, softcap=config.logit_softcap
     )
     end_N = torch.zeros(one.tokens_N.shape[0], dtype=torch.int64, device=at.device)
     for a, b in one.responses:

@@ -37,9 +37,12 @@ def target_states(target: Target, final_NH: torch.Tensor, normed: bool, *, devic
     return rms_norm(state_NH, target.norm_weight().to(device, dtype), config.rms_norm_eps, config.norm_offset)
 
 
-def target_argmax(target: Target, state_RH: torch.Tensor, ids_V: torch.Tensor | None = None) -> torch.Tensor:
-    """The target's next token at each state, int64 [R]: over the whole vocabulary, or over the ids given (ascending)."""
-    index_R = heads.argmax(state_RH, target.head(), ids_V)
+def target_argmax(target: Target, state_RH: torch.Tensor, ids_V: torch.Tensor | None = None, *, head_VH: torch.Tensor | None = None) -> torch.Tensor:
+    """The target's next token at each state, int64 [R]: over the whole vocabulary, or over the ids given (ascending).
+
+    ``head_VH``: the target's head where it is held already (on a GPU).
+    """
+    index_R = heads.argmax(state_RH, target.head() if head_VH is None else head_VH, ids_V)
     return index_R if ids_V is None else ids_V.to(index_R.device)[index_R]
 
 
