@@ -23,8 +23,11 @@ from eagle3_diag.samples.interface import Sample
 
 
 class HiddenStatesFormat:
-    """See the module's docstring. Samples read with a dataset's row are named ``speculators-arrow``, others "
-    "``vllm``."""
+    """See the module's docstring.
+
+    Samples are named ``recorded`` when the file names its layers, ``speculators-arrow`` when the mask came from a dataset's
+    row, else ``vllm``.
+    """
 
     name = "vllm"
 
@@ -47,7 +50,8 @@ class HiddenStatesFormat:
                 f"{record.path}: 'hidden_states' is {fields.describe(states_NLH)}, expected floating-point [{length}, "
                 "states, width] with at least two states, one row per token; make this sample again or leave it out."
             )
-        format_name = self.name
+        layer_ids = _layer_ids(record, int(states_NLH.shape[1]))
+        format_name = self.name if layer_ids is None else "recorded"
         notes: tuple[str, ...] = ()
         if fields.present(record, "loss_mask"):
             mask_N = fields.mask(record, "loss_mask", length)
@@ -63,7 +67,7 @@ class HiddenStatesFormat:
             aux_ANH=states_NLH[:, :-1].transpose(0, 1),
             final_NH=states_NLH[:, -1],
             final_normed=False,
-            layer_ids=_layer_ids(record, int(states_NLH.shape[1])),
+            layer_ids=layer_ids,
             notes=notes,
         )
 

@@ -54,6 +54,7 @@ def test_hidden_states_of_the_recorder(tmp_path: Path) -> None:
     sample = read_sample(builders.write(tmp_path / "hs_0.safetensors", stored))
     check(sample, normed=False)
     assert sample.layer_ids == (2, 4, 5)
+    assert sample.format == "recorded"
     assert torch.equal(sample.mask_N, builders.mask().bool())
     assert sample.notes == ()
 
