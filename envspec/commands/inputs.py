@@ -68,7 +68,8 @@ def read_spec(arguments: argparse.Namespace) -> Spec | None:
         if arguments.spec:
             raise UsageError("--spec and --no-spec exclude each other")
         return None
-    path = Path(arguments.spec) if arguments.spec else find_spec()
+    # Relative where it can be: reports name this file, and a CI system knows files by their path in the checkout.
+    path = Path(arguments.spec) if arguments.spec else find_spec(Path())
     return load_spec(path) if path else None
 
 

@@ -73,7 +73,7 @@ def _table(rows: list[Row], groups: tuple[Group, ...]) -> Iterator[str]:
     yield f"### What differs\n\n| | {' | '.join(heads)} |\n|---|{'---|' * len(heads)}"
     for row in rows:
         yield f"| {code(row.key)} | {' | '.join(_cell(cell, group.reference) for cell, group in zip(row.cells, groups, strict=True))} |"
-    yield "\n`=` as the reference · `–` not there · `?` could not be read · `·` the lock says nothing about it\n"
+    yield "\n`=` as the reference · `–` not there · `?` could not be read · `·` not in the lock\n"
 
 
 def _cell(cell: Cell, reference: bool) -> str:

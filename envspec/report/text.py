@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 
 from rich import box
+from rich.cells import cell_len
 from rich.console import Console, RenderableType
 from rich.padding import Padding
 from rich.table import Table
@@ -21,7 +22,8 @@ __all__ = ["Text", "console_for"]
 
 _STYLE: dict[Severity, str] = {"breaks": "bold red", "results": "yellow", "noise": "dim"}
 _KEY_COLUMNS = 28
-_CELL_COLUMNS = 14
+_GAP = 3
+_CORNER = "differs"
 
 
 class Text:
@@ -58,7 +60,7 @@ def console_for(buffer: io.StringIO, view: View) -> Console:
 
 def _parts(report: Report, view: View) -> Iterator[RenderableType]:
     yield Styled.assemble((f"envspec {plain(report.command)}", "bold"), f"  compared with {plain(report.reference)}" if report.reference else "")
-    yield from _hosts(report)
+    yield from _hosts(report, view)
     rows = [row for row in report.rows if view.verbose or not (row.declared or row.ignored)]
     if rows:
         yield from _tables(rows, report.groups, view)
@@ -72,7 +74,7 @@ def _parts(report: Report, view: View) -> Iterator[RenderableType]:
     yield Styled(outcome(report), style="bold red" if failed else _STYLE[worst] if worst else "bold green")
 
 
-def _hosts(report: Report) -> Iterator[RenderableType]:
+def _hosts(report: Report, view: View) -> Iterator[RenderableType]:
     by_group: dict[tuple[str | None, str | None, str | None], list[HostStatus]] = {}
     for host in report.hosts:
         if host.status != "failed":
@@ -88,9 +90,13 @@ def _hosts(report: Report) -> Iterator[RenderableType]:
             line.append(f"  {plain(role)}", style="cyan")
         if len(members) > 1:
             line.append(f"  ({len(members)} hosts)")
-        if members[0].summary:
-            line.append(f"  {plain(members[0].summary)}", style="dim")
-        yield line
+        summary = Styled(plain(members[0].summary or ""), style="dim")
+        if summary.cell_len and line.cell_len + summary.cell_len + 2 <= view.width:
+            yield line.append("  ").append_text(summary)
+        else:
+            yield line
+            if summary.cell_len:
+                yield _indented(summary, 6)
         for host in members:
             if host.status == "partial":
                 yield _indented(Styled(f"{plain(host.label)} was read in part: {plain(host.reason or 'no reason given')}", style="yellow"), 6)
@@ -101,37 +107,59 @@ def _hosts(report: Report) -> Iterator[RenderableType]:
 
 def _tables(rows: Sequence[Row], groups: Sequence[Group], view: View) -> Iterator[RenderableType]:
     """Rows are what differs, columns are groups; as many columns a table as the width allows, the reference in each."""
-    reference = next((number for number, group in enumerate(groups) if group.reference), None)
-    others = [number for number in range(len(groups)) if number != reference]
-    first = [] if reference is None else [reference]
-    room = max(1, (view.width - _KEY_COLUMNS) // _CELL_COLUMNS - len(first))
-    for start in range(0, max(1, len(others)), room):
+    first = [number for number, group in enumerate(groups) if group.reference]
+    widths = [
+        max(cell_len(text.plain) for text in (_head(group), *(_cell(row.cells[n], group.reference) for row in rows)))
+        for n, group in enumerate(groups)
+    ]
+    room = (
+        view.width - min(_KEY_COLUMNS, max(len(_CORNER), *(cell_len(_key(row, view).plain) for row in rows))) - sum(widths[n] + _GAP for n in first)
+    )
+    parts: list[list[int]] = [[]]
+    used = 0
+    for number in range(len(groups)):
+        if number in first:
+            continue
+        width = widths[number] + _GAP
+        if parts[-1] and used + width > room:
+            parts.append([])
+            used = 0
+        parts[-1].append(number)
+        used += width
+    for part in parts:
         yield Styled("")
-        yield _table(rows, groups, [*first, *others[start : start + room]], view)
+        yield _table(rows, groups, [*first, *part], view)
     states = {cell.state for row in rows for cell in row.cells}
     legend = [words for state, words in (("same", "= as the reference"), ("absent", "- not there"), ("unknown", "? could not be read"),
-                                         ("unlisted", ". the lock says nothing about it")) if state in states]  # fmt: skip
+                                         ("unlisted", ". not in the lock")) if state in states]  # fmt: skip
     if legend:
         yield Styled("  " + "   ".join(legend), style="dim")
 
 
 def _table(rows: Sequence[Row], groups: Sequence[Group], columns: Sequence[int], view: View) -> Table:
     table = Table(box=box.ASCII if view.ascii else box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="bold")
-    table.add_column("differs", overflow="fold", max_width=_KEY_COLUMNS)
+    table.add_column(_CORNER, overflow="fold", max_width=_KEY_COLUMNS)
     for number in columns:
-        group = groups[number]
-        name = plain(group.name)
-        if len(group.hosts) == 1 and group.hosts[0] != group.name:
-            name += f" {plain(group.hosts[0])}"
-        elif len(group.hosts) > 1:
-            name += f" ({len(group.hosts)} hosts)"
-        table.add_column(name, overflow="fold")
+        table.add_column(_head(groups[number]), overflow="fold")
     for row in rows:
-        key = Styled(plain(row.key), style=_STYLE[row.severity])
-        if row.names and (view.verbose or len(row.names) > 1):
-            key.append(f" ({', '.join(map(plain, row.names))})", style="dim")
-        table.add_row(key, *(_cell(row.cells[number], groups[number].reference) for number in columns))
+        table.add_row(_key(row, view), *(_cell(row.cells[number], groups[number].reference) for number in columns))
     return table
+
+
+def _head(group: Group) -> Styled:
+    name = plain(group.name)
+    if group.kind == "hosts" and len(group.hosts) == 1 and group.hosts[0] != group.name:
+        name += f" {plain(group.hosts[0])}"
+    elif group.kind == "hosts" and len(group.hosts) > 1:
+        name += f" ({len(group.hosts)} hosts)"
+    return Styled(name)
+
+
+def _key(row: Row, view: View) -> Styled:
+    key = Styled(plain(row.key), style=_STYLE[row.severity])
+    if row.names and (view.verbose or len(row.names) > 1):
+        key.append(f" ({', '.join(map(plain, row.names))})", style="dim")
+    return key
 
 
 def _cell(cell: Cell, reference: bool) -> Styled:
