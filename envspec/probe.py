@@ -725,7 +725,10 @@ class Location:
         lines.sort()
         content = list(lines)
         odd: list[bytes] = []
-        for start in (prefix, b"../", b"/"):
+        if dist.get("origin", {}).get("kind") == "editable":
+            # What points to the source holds its path; it says nothing of the content.
+            content = [line for line in content if b"/" in line.partition(b",")[0] or b".pth," not in line]
+        for start in (prefix, b"../", b"/", b"__editable__"):
             first, last = block(content, start)
             odd += content[first:last]
             del content[first:last]
@@ -1366,6 +1369,10 @@ def run(
             os.killpg(process.pid, 9)
         except OSError:
             process.kill()
+        try:
+            process.communicate(timeout=1.0)
+        except (subprocess.TimeoutExpired, OSError, ValueError):
+            pass  # it cannot even be killed; it is left behind rather than waited for
         return None, "", "did not answer within %g s" % seconds
     except OSError as error:
         return None, "", str(error)

@@ -37,7 +37,7 @@ __all__ = ["HostName", "open_host", "parse_host"]
 Kind = Literal["local", "ssh", "image", "container", "pod", "lock", "file"]
 
 _ROLE = re.compile(r"([A-Za-z][A-Za-z0-9_-]*)=(.+)", re.S)
-_SCP = re.compile(r"(?:(?P<user>[^@/:]+)@)?(?P<host>\[[0-9A-Fa-f:.%]+\]|[^@/:\[\]]+):(?P<path>.*)", re.S)
+_SCP = re.compile(r"(?:(?P<user>[^@/:]+)@)?(?P<host>\[[0-9A-Za-z:.%_-]+\]|[^@/:\[\]]+):(?P<path>.*)", re.S)
 _FORMS = (
     "local, local:PATH, ssh://user@host:port/PATH, user@host:PATH, image:NAME, container:NAME, pod:NAMESPACE/NAME, "
     "lock:PATH, the path of a snapshot, or a name of envspec.yaml"

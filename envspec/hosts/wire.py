@@ -142,10 +142,13 @@ def read_answer(frame: Frame) -> object:
     return answer
 
 
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
 def _without_surrogates(value: object) -> object:
     """File names that are not UTF-8 travel as lone surrogates; they must not reach a terminal or a file."""
     if isinstance(value, str):
-        return value.encode("utf-8", "surrogatepass").decode("utf-8", "replace")
+        return _SURROGATE.sub("\ufffd", value)
     if isinstance(value, list):
         return [_without_surrogates(item) for item in value]
     if isinstance(value, dict):

@@ -73,7 +73,7 @@ def test_another_source_runs_there(ssh: SshServer) -> None:
     answer = host(f"gpu-a:{ssh.homes['gpu-a']}/env one").run_python(source, {"x": 41}, 30)
     assert isinstance(answer, list)
     assert answer[0] == 42
-    assert answer[2] == "?"
+    assert answer[2] == "\ufffd"
 
 
 def test_a_source_that_raises_is_one_sentence(ssh: SshServer) -> None:

@@ -1,0 +1,177 @@
+"""Images and containers of a real engine, and the reading of an exported file system without one."""
+
+from __future__ import annotations
+
+import io
+import os
+import shutil
+import sys
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from envspec.errors import CaptureError, UsageError
+from envspec.hosts import CaptureOptions, Host, open_host, parse_host
+from envspec.hosts.docker import ImageHost, unpack_metadata
+from tests.envspec.build import torch_files, wheel_files
+
+BASE = os.environ.get("ENVSPEC_TEST_IMAGE", "envspec-test-base")
+ECHO = "import sys\ndef main(request):\n    return [request, sys.version_info[0]]\n"
+
+
+def tar(files: dict[str, bytes], more: list[tarfile.TarInfo] | None = None) -> bytes:
+    """A file system as an engine exports it."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        folders = {str(parent) for name in files for parent in Path(name).parents if str(parent) != "."}
+        for folder in sorted(folders):
+            info = tarfile.TarInfo(folder)
+            info.type = tarfile.DIRTYPE
+            archive.addfile(info)
+        for name, data in files.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            archive.addfile(info, io.BytesIO(data))
+        for info in more or []:
+            archive.addfile(info)
+    return buffer.getvalue()
+
+
+def chunks(data: bytes) -> Iterator[bytes]:
+    return (data[at : at + 1000] for at in range(0, len(data), 1000))
+
+
+def packages() -> dict[str, bytes]:
+    site = "opt/env/lib/python3.12/site-packages/"
+    files = {site + name: data for name, data in wheel_files("alpha", "1.0", {"alpha/__init__.py": b""}).items()}
+    files.update({site + name: data for name, data in wheel_files("torch", "2.9.1", torch_files()).items()})
+    return files
+
+
+def test_an_exported_file_system_is_read_without_running_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    host = ImageHost("image:x", "x")
+    snapshot = host._from_export(chunks(tar(packages())), CaptureOptions())
+    assert [(dist.name, dist.version) for dist in snapshot.distributions] == [("alpha", "1.0"), ("torch", "2.9.1")]
+    assert snapshot.distributions[0].location == "/opt/env/lib/python3.12/site-packages"
+    assert snapshot.torch is not None
+    assert (snapshot.torch.version, snapshot.torch.variant) == ("2.9.1+cu128", "cu128")
+    assert snapshot.section("distributions").status == "ok"
+    assert {snapshot.section(name).status for name in ("interpreter", "extensions", "gpus", "environment")} == {"unknown"}
+
+
+def test_a_hostile_archive_writes_nothing_outside(tmp_path: Path) -> None:
+    inside = tmp_path / "inside"
+    inside.mkdir()
+    link = tarfile.TarInfo("opt/site-packages/link")
+    link.type, link.linkname = tarfile.SYMTYPE, "/etc"
+    files = {"../evil/site-packages/x.pth": b"x", "a/../../site-packages/y.pth": b"x", "/abs/site-packages/z.pth": b"z"}
+    found = unpack_metadata(chunks(tar(files, [link])), inside)
+    assert {path.relative_to(tmp_path).parts[0] for path in tmp_path.rglob("*")} == {"inside"}
+    assert not (inside / "opt/site-packages/link").exists()
+    assert all(site.startswith("/") and ".." not in site for site in found)
+
+
+@pytest.mark.parametrize("text", ["image:--privileged", "container:-x", "image:a;b", "container:$(x)", "image:" + "a" * 300])
+def test_names_cannot_become_anything_else(text: str) -> None:
+    with pytest.raises(UsageError):
+        open_host(parse_host(text))
+
+
+def test_without_an_engine_the_error_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere/docker.sock")
+    with pytest.raises(CaptureError, match="image:x: (no container engine answers|images and containers need the package docker)") as caught:
+        open_host(parse_host("image:x")).snapshot(CaptureOptions(timeout=5))
+    assert "\n" not in str(caught.value)
+
+
+# With a real engine ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[Any]:
+    """A client, with the images the tests need; skips with the reason."""
+    docker = pytest.importorskip("docker")
+    try:
+        client = docker.from_env(timeout=60)
+        client.ping()
+    except Exception as error:
+        pytest.skip(f"no container engine runs here: {str(error)[:80]}")
+    try:
+        client.images.get(BASE)
+    except docker.errors.ImageNotFound:
+        pytest.skip(f"no image {BASE}; make one with debootstrap and docker import, or name one in ENVSPEC_TEST_IMAGE")
+    client.images.get(BASE).tag("envspec-test-python")
+    made = []
+    for name, files in (("envspec-test-files", packages()), ("envspec-test-empty", {"etc/empty": b""})):
+        made.append(client.api.import_image_from_data(tar(files), repository=name))
+    yield client
+    for name in ("envspec-test-files", "envspec-test-empty", "envspec-test-python"):
+        client.images.remove(name, force=True)
+    client.close()
+
+
+def host(text: str) -> Host:
+    return open_host(parse_host(text))
+
+
+@pytest.mark.docker
+def test_an_image_with_python(engine: Any) -> None:
+    before = {container.id for container in engine.containers.list(all=True)}
+    snapshot = host("image:envspec-test-python").snapshot(CaptureOptions())
+    assert snapshot.interpreter is not None
+    assert snapshot.section("distributions").status == "ok"
+    assert snapshot.container is not None
+    assert snapshot.container.image is not None
+    assert snapshot.container.image.id == engine.images.get(BASE).id
+    assert host("image:envspec-test-python").run_python(ECHO, "x", 60) == ["x", 3]
+    assert {container.id for container in engine.containers.list(all=True)} == before
+
+
+@pytest.mark.docker
+@pytest.mark.parametrize("entrypoint", [["/bin/echo", "foreign"], ["/bin/sh", "-c", "echo noise; sleep 100"]])
+def test_a_foreign_entrypoint_is_not_run(engine: Any, entrypoint: list[str]) -> None:
+    container = engine.containers.create(BASE, ["x"])
+    image = container.commit(repository="envspec-test-entry", conf={"Entrypoint": entrypoint, "Env": ["NCCL_ALGO=Ring", "PATH=/usr/bin:/bin"]})
+    container.remove()
+    try:
+        snapshot = host("image:envspec-test-entry").snapshot(CaptureOptions())
+        assert snapshot.environment["NCCL_ALGO"].value == "Ring"
+    finally:
+        engine.images.remove(image.id, force=True)
+
+
+@pytest.mark.docker
+def test_an_image_without_python_is_read_from_its_files(engine: Any) -> None:
+    snapshot = host("image:envspec-test-files").snapshot(CaptureOptions())
+    assert [(dist.name, dist.version) for dist in snapshot.distributions] == [("alpha", "1.0"), ("torch", "2.9.1")]
+    assert snapshot.section("interpreter").status == "unknown"
+    with pytest.raises(CaptureError, match="no Python in it that starts"):
+        host("image:envspec-test-files").run_python(ECHO, None, 30)
+    assert host("image:envspec-test-empty").snapshot(CaptureOptions()).distributions == ()
+
+
+@pytest.mark.docker
+def test_a_running_container(engine: Any) -> None:
+    container = engine.containers.run(BASE, ["sleep", "300"], detach=True, name="envspec-test-running")
+    try:
+        snapshot = host("container:envspec-test-running").snapshot(CaptureOptions(deep=("*",)))
+        assert snapshot.container is not None
+        assert snapshot.container.name == "envspec-test-running"
+        assert snapshot.section("deep").status == "ok"
+        assert host("container:envspec-test-running#/usr/bin/python3").run_python(ECHO, 1, 60) == [1, 3]
+        with pytest.raises(CaptureError, match="no python at /nowhere|nowhere"):
+            host("container:envspec-test-running#/nowhere").run_python(ECHO, 1, 60)
+    finally:
+        container.remove(force=True)
+
+
+@pytest.mark.docker
+def test_what_is_not_there_is_one_sentence(engine: Any) -> None:
+    for text in ("image:envspec-no-such", "container:envspec-no-such"):
+        with pytest.raises(CaptureError, match="(?i)no such") as caught:
+            host(text).snapshot(CaptureOptions())
+        assert "\n" not in str(caught.value)
+    assert shutil.which(sys.executable)

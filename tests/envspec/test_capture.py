@@ -1,0 +1,69 @@
+"""Many hosts at once."""
+
+from __future__ import annotations
+
+import sys
+import threading
+
+import pytest
+
+from envspec.capture import capture_all, with_salt
+from envspec.errors import CaptureError
+from envspec.hosts import CaptureOptions, Host
+from envspec.hosts.local import LocalHost
+from envspec.snapshot import Capture, Snapshot
+
+
+class Fake(Host):
+    """A host whose snapshot is whatever a function does."""
+
+    transport = "fake"
+
+    def __init__(self, label: str, act: object) -> None:
+        super().__init__(label)
+        self.act = act
+        self.options: CaptureOptions | None = None
+
+    def run_python(self, source: str, stdin_json: object, timeout: float) -> object:
+        raise AssertionError
+
+    def snapshot(self, options: CaptureOptions) -> Snapshot:
+        self.options = options
+        self.act()  # type: ignore[operator]
+        return Snapshot(capture=Capture(label=self.label, target=self.label, transport="fake"))
+
+
+def raises(error: Exception) -> None:
+    raise error
+
+
+def test_outcomes_are_in_the_order_of_the_hosts_whatever_finishes_first() -> None:
+    second_done = threading.Event()
+    hosts = [Fake("a", lambda: second_done.wait(30)), Fake("b", second_done.set), Fake("c", lambda: raises(CaptureError("c: no")))]
+    hosts.append(Fake("d", lambda: raises(KeyError("surprise"))))
+    seen: list[str] = []
+    outcomes = capture_all(hosts, progress=lambda outcome: seen.append(outcome.host.label))
+    assert [outcome.host.label for outcome in outcomes] == ["a", "b", "c", "d"]
+    assert seen.index("b") < seen.index("a")
+    assert [outcome.snapshot is not None for outcome in outcomes] == [True, True, False, False]
+    assert str(outcomes[2].error) == "c: no"
+    assert str(outcomes[3].error) == "d: KeyError: 'surprise'"
+
+
+def test_all_share_one_salt_that_is_never_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ENVSPEC_SALT", raising=False)
+    hosts = [Fake(name, lambda: None) for name in "abc"]
+    capture_all(hosts)
+    salts = {host.options.salt for host in hosts if host.options}
+    assert len(salts) == 1
+    assert None not in salts
+    assert with_salt(CaptureOptions()).salt != with_salt(CaptureOptions()).salt
+    monkeypatch.setenv("ENVSPEC_SALT", "fleet")
+    assert with_salt(CaptureOptions()).salt == "fleet"
+    taken = LocalHost("local", sys.executable).snapshot(CaptureOptions(salt="fleet-salt"))
+    assert "fleet-salt" not in str(taken.to_dict())
+    assert taken.capture.salt_id is not None
+
+
+def test_no_hosts_are_no_outcomes() -> None:
+    assert capture_all([]) == []
