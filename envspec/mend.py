@@ -57,9 +57,11 @@ def install(
         prefix = snapshot.interpreter.prefix if snapshot is not None and snapshot.interpreter is not None else ""
         specs = [requirement.replace("==", "=") for requirement in requirements]
         return " ".join(["conda install", *(["-p", shlex.quote(prefix)] if prefix else []), *map(shlex.quote, specs)])
+    if owner == "apt" and any("=" in requirement or "<" in requirement for requirement in requirements):
+        # The distribution has one version of it; another one belongs in an environment of its own.
+        owner = "managed"
     if owner == "apt":
-        names = [f"python3-{requirement.split('=')[0].split(' ')[0]}" for requirement in requirements]
-        return "apt-get install " + " ".join(map(shlex.quote, names))
+        return "apt-get install " + " ".join(shlex.quote(f"python3-{name}") for name in requirements)
     words = " ".join([*options, *(shlex.quote(requirement) for requirement in requirements)])
     python = _python(snapshot)
     if owner == "uv":
@@ -73,7 +75,7 @@ def reinstall(snapshot: Snapshot | None, requirement: str, *, dist: Distribution
     """The command that installs a package again although it counts as installed, and nothing else."""
     owner = tool(snapshot, dist)
     if owner == "apt":
-        return install(snapshot, [requirement], dist=dist).replace("install", "install --reinstall", 1)
+        return install(snapshot, [requirement.split("==")[0]], dist=dist).replace("install", "install --reinstall", 1)
     if owner == "conda":
         return install(snapshot, [requirement], dist=dist).replace("install", "install --force-reinstall", 1)
     options = ["--reinstall", "--no-deps"] if owner == "uv" else ["--force-reinstall", "--no-deps", "--no-cache-dir"]

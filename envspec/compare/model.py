@@ -6,7 +6,7 @@ import dataclasses
 import json
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias, TypeVar
+from typing import Final, TypeAlias, TypeVar
 
 from envspec.findings import Finding, Json, Location, Severity
 from envspec.locks import ResolvedLock
@@ -20,6 +20,13 @@ Key: TypeAlias = tuple[str, str]
 """A row: its kind and its key, such as ``("package", "numpy")``."""
 
 V = TypeVar("V", bound=Hashable)
+
+
+class _Majority:
+    """Stands for "no reference is given"; None is a value like others (a variable that is not set)."""
+
+
+_MAJORITY: Final = _Majority()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,8 +73,8 @@ class Fact:
 class Split:
     """Hosts that have different values of one thing.
 
-    ``values`` are value and hosts, without the reference's. ``reference`` is None for a tie: then every value is listed
-    and none is the right one.
+    ``values`` are value and hosts, without the reference's. A tie has no ``holders``: every value is listed and none is
+    the right one.
     """
 
     values: tuple[tuple[Hashable, tuple[str, ...]], ...]
@@ -163,7 +170,7 @@ class Collector:
                 out += self._within(inside)
                 value = _most(inside)
                 typical.update({label: value for label in inside if inside[label] == value})
-            out += [dataclasses.replace(split, declared=declared) for split in _split(typical, None)]
+            out += [dataclasses.replace(split, declared=declared) for split in _split(typical)]
             return out
         return self._within(values)
 
@@ -181,7 +188,7 @@ class Collector:
             for label in inside:
                 if label != baseline:
                     rest.pop(label, None)
-        return out + _split(rest, None)
+        return out + _split(rest)
 
 
 def _by_value(values: Mapping[str, V]) -> dict[V, list[str]]:
@@ -197,22 +204,24 @@ def _most(values: Mapping[str, V]) -> V:
     return min(grouped, key=lambda value: (-len(grouped[value]), grouped[value][0]))
 
 
-def _split(values: Mapping[str, V], reference: V | None) -> list[Split]:
+def _split(values: Mapping[str, V], reference: V | _Majority = _MAJORITY) -> list[Split]:
     grouped = _by_value(values)
     if len(grouped) < 2:
         return []
-    if reference is None:
+    if isinstance(reference, _Majority):
         sizes = sorted((len(hosts) for hosts in grouped.values()), reverse=True)
         if sizes[0] > sizes[1]:
             reference = max(grouped, key=lambda item: len(grouped[item]))
+    tied = isinstance(reference, _Majority)
     others = sorted(
-        (tuple(hosts), value) for value, hosts in grouped.items() if reference is None or value != reference
+        ((tuple(hosts), value) for value, hosts in grouped.items() if tied or value != reference),
+        key=lambda pair: pair[0],
     )
     return [
         Split(
             values=tuple((value, hosts) for hosts, value in others),
-            reference=reference,
-            holders=tuple(grouped[reference]) if reference is not None else (),
+            reference=None if isinstance(reference, _Majority) else reference,
+            holders=() if isinstance(reference, _Majority) else tuple(grouped[reference]),
         )
     ]
 

@@ -83,10 +83,14 @@ def facts(host: Host) -> dict[Key, Fact]:
     parts: dict[str, list[tuple[str, Fact]]] = {}
     for name, dist in host.installed.items():
         variant = variant_of(dist, host)
-        fact = Fact(
-            (release(dist.version), variant, dist.origin.commit, dist.content, dist.build, dist.tags),
-            shown(dist, variant),
+        source = dist.verification.source_digest if dist.verification is not None else None
+        identity = (
+            release(dist.version),
+            variant,
+            (dist.origin.kind == "editable", dist.origin.commit, source),
+            (dist.content, dist.build, dist.tags),
         )
+        fact = Fact(identity, shown(dist, variant))
         held = component(name)
         if held:
             parts.setdefault(held, []).append((name, fact))
@@ -203,7 +207,7 @@ def _locked_pair(
         return
     if not _same_variant(name, want, have, package.version is not None):
         cpu = is_cpu(have) and not is_cpu(want)
-        expected, found = want or "PyPI's build", have or "PyPI's build"
+        expected, found = want or "the default build", have or "the default build"
         what = f"{name} {dist.version} is build {found}, the lock has build {expected}"
         report("EP206" if cpu else "EP205", what, want, have)
         return
@@ -435,7 +439,7 @@ def _release_level(dist: Distribution, host: Host) -> Hashable | None:
 
 def _variant_level(dist: Distribution, host: Host) -> Hashable | None:
     variant = variant_of(dist, host)
-    return variant if variant is not None or dist.name in TORCH_FAMILY else "PyPI's build"
+    return variant if variant is not None or dist.name in TORCH_FAMILY else "the default build"
 
 
 def _source_level(dist: Distribution, host: Host) -> Hashable | None:
@@ -560,7 +564,7 @@ def _levels(out: Collector, key: Key, present: Sequence[Host], hosts: Mapping[st
                 code = "EP206"
             text = level.text
             if level.code == "EP203":
-                texts = {values[label]: left[label].installed[name].version for label in values}
+                texts = {values[label]: hosts[label].installed[name].version for label in values}
                 text = functools.partial(_looked_up, texts)
             _report(out, code, key, split, text, level.phrase, hosts)
             for label in split.hosts:
@@ -582,7 +586,7 @@ def _report(
 ) -> None:
     name = key[1]
     fix = None
-    if split.reference is not None and key[0] == "package":
+    if split.holders and key[0] == "package":
         target, source = hosts[split.hosts[0]], hosts[split.holders[0]]
         dist = target.installed.get(name)
         wanted = source.installed[name]
@@ -607,7 +611,7 @@ def _report(
         severity=severity,
         declared=split.declared,
         evidence={
-            "expected": text(split.reference) if split.reference is not None else None,
+            "expected": text(split.reference) if split.holders else None,
             "found": sorted(found),
             "hosts": found,
         },

@@ -26,10 +26,10 @@ _PATHS: Final = re.compile(
     r"TRITON_PTXAS_PATH|LIBRARY_PATH|CPATH)$"
 )
 _PLACES: Final = re.compile(
-    r"^(PATH|PWD|OLDPWD|HOME|USER|LOGNAME|HOSTNAME|SHELL|SHLVL|_|TERM|VIRTUAL_ENV.*|CONDA_.*|PYTHONHOME|UV|UV_PYTHON.*|"
-    r"PYENV_.*|PIPX_.*|UV_PROJECT.*|UV_CACHE_DIR|PIP_CACHE_DIR|NVIDIA_REQUIRE_.*|__PYVENV_LAUNCHER__)$"
+    r"^(PATH|PWD|OLDPWD|HOME|USER|LOGNAME|HOSTNAME|SHELL|SHLVL|_|TERM|VIRTUAL_ENV.*|CONDA_.*|PYTHONHOME|"
+    r"PYENV_.*|PIPX_.*|UV_.*|PIP_.*|NVIDIA_REQUIRE_.*|__PYVENV_LAUNCHER__)$"
 )
-"""Where an environment is, which differs by nature, and what has a check of its own."""
+"""Where an environment is, which differs by nature, and what has a check of its own (installer settings are rows)."""
 _BEHAVIOUR: Final = re.compile(
     r"^(PYTORCH_.*|TORCH_.*|TORCH(INDUCTOR|DYNAMO|ELASTIC).*|CUDA_.*|NCCL_.*|VLLM_.*|SGLANG_.*|SGL_.*|FLASHINFER_.*|"
     r"TRANSFORMERS_.*|TOKENIZERS_.*|OMP_.*|MKL_.*|KMP_.*|GOMP_.*|NVIDIA_.*|NVSHMEM_.*|UCX_.*|CUBLAS.*|DEEPSPEED_.*|"
@@ -69,7 +69,7 @@ def each(out: Collector, host: Host) -> None:
         if value is None:
             continue
         row: Key = ("variable", name)
-        if _CHECKS.match(name) and value.lower() not in _FALSE:
+        if _CHECKS.match(name) and not _PLACES.match(name) and value.lower() not in _FALSE:
             what = f"{name}={value} switches off a compatibility check"
             out.add("EP705", name, [host.label], what, evidence={"found": value}, row=row)
         elif name in _FORCED and not (name.startswith("TORCH_") and value.lower() in _FALSE):

@@ -1,0 +1,258 @@
+"""Algebra of the comparison: equal things do not differ, and neither order nor labels of input matter."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import random
+import tempfile
+from datetime import date
+from pathlib import Path
+
+import jsonschema
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from envspec.compare import LabelledSnapshot, compare
+from envspec.errors import UsageError
+from envspec.findings import Report, json_schema
+from envspec.locks import RoleLock, load_lock
+from envspec.rules import RULES
+from envspec.snapshot import Distribution, Snapshot, Variable
+from envspec.spec import load_spec
+from tests.envspec.compare.make import dist, gpu_host, host, lock_of, relabel, snap
+
+NAMES = ("numpy", "torch", "nvidia-nccl-cu12", "nvidia-nccl-cu13", "vllm", "six", "pip")
+VERSIONS = ("1.0", "1.0+cpu", "2.0.0", "2.0", "1!3.0rc1", "weird version", None)
+
+
+@st.composite
+def distributions(draw: st.DrawFn) -> tuple[Distribution, ...]:
+    names = draw(st.lists(st.sampled_from(NAMES), unique=True))
+    out = []
+    for name in names:
+        version = draw(st.sampled_from(VERSIONS))
+        content = draw(st.sampled_from(("sha256:1", "sha256:2", None)))
+        requires = draw(
+            st.lists(st.sampled_from(("six", "numpy>=2", "torch==2.0; python_version > '3'", "%%")), max_size=2)
+        )
+        out.append(dist(name, version, *requires, content=content))
+    return tuple(out)
+
+
+@st.composite
+def snapshots(draw: st.DrawFn) -> Snapshot:
+    env = draw(
+        st.dictionaries(st.sampled_from(("NCCL_ALGO", "HF_HOME", "PYTHONPATH", "X")), st.sampled_from(("", "1", "a b")))
+    )
+    environment = {name: Variable(value=value) for name, value in env.items()}
+    return dataclasses.replace(snap("x"), distributions=draw(distributions()), environment=environment)
+
+
+def labelled(snaps: list[Snapshot]) -> list[LabelledSnapshot]:
+    return [host(relabel(item, f"h{index}")) for index, item in enumerate(snaps)]
+
+
+few = settings(max_examples=40, deadline=None)
+
+
+@few
+@given(snapshots(), st.integers(2, 4))
+def test_equal_hosts_do_not_differ(one: Snapshot, count: int) -> None:
+    """Copies give one group, no row but those of faults each has, and each finding names every copy."""
+    alone = compare(labelled([one]))
+    report = compare(labelled([one] * count))
+    assert len(report.groups) == 1
+    assert [(item.code, item.subject) for item in report.findings] == [
+        (item.code, item.subject) for item in alone.findings
+    ]
+    assert all(len(item.hosts) == count for item in report.findings)
+    assert report.counts.differed == alone.counts.differed
+
+
+@few
+@given(st.lists(snapshots(), min_size=1, max_size=4), st.randoms(use_true_random=False))
+def test_order_of_hosts_does_not_matter(snaps: list[Snapshot], order: random.Random) -> None:
+    hosts = labelled(snaps)
+    shuffled = list(hosts)
+    order.shuffle(shuffled)
+    assert compare(hosts).to_dict() == compare(shuffled).to_dict()
+
+
+@few
+@given(snapshots(), snapshots())
+def test_two_hosts_differ_both_ways_alike(one: Snapshot, other: Snapshot) -> None:
+    """Exchanging the two gives the same codes and subjects."""
+    forth = compare(labelled([one, other]))
+    back = compare(labelled([other, one]))
+    assert {(item.code, item.subject) for item in forth.findings} == {
+        (item.code, item.subject) for item in back.findings
+    }
+
+
+@few
+@given(st.lists(snapshots(), min_size=1, max_size=3), st.integers(1, 3))
+def test_more_of_the_same_host_changes_nothing_but_the_names(snaps: list[Snapshot], copies: int) -> None:
+    """Grouping: each host several times gives the same groups and rows as once."""
+    once = compare(labelled(snaps))
+    many = compare([host(relabel(item, f"h{i}-{n}")) for i, item in enumerate(snaps) for n in range(copies)])
+    assert len(once.groups) == len(many.groups)
+    assert [(row.kind, row.key) for row in once.rows] == [(row.kind, row.key) for row in many.rows]
+
+
+@few
+@given(st.lists(snapshots(), min_size=1, max_size=3))
+def test_json_round_trip(snaps: list[Snapshot]) -> None:
+    """Every finding survives, and the document is of its schema."""
+    report = compare(labelled(snaps))
+    document = json.loads(json.dumps(report.to_dict()))
+    jsonschema.validate(document, json_schema(), cls=jsonschema.Draft202012Validator)
+    again = Report.from_dict(document)
+    assert again.to_dict() == report.to_dict()
+    assert [item.fingerprint for item in again.findings] == [item.fingerprint for item in report.findings]
+    assert all(item.code in RULES for item in report.findings)
+
+
+@few
+@given(distributions())
+def test_a_lock_satisfies_what_was_installed_from_it(dists: tuple[Distribution, ...]) -> None:
+    """Pins of everything installed: the lock has nothing to say."""
+    pinned = [item for item in dists if item.version and " " not in item.version]
+    if not pinned:
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        lock = lock_of(Path(folder), *(f"{item.name}==={item.version}" for item in pinned))
+        bare = tuple(dataclasses.replace(item, requires=()) for item in pinned)
+        report = compare([host(dataclasses.replace(snap("a"), distributions=bare))], [lock])
+    # Two CUDA majors side by side are a fault of any environment, locked or not.
+    assert [item.what for item in report.findings if item.code != "EP306"] == []
+
+
+def test_tied_hosts_are_all_named_and_a_majority_is_not() -> None:
+    two = compare([host(snap("a", dist("six", "1.0"))), host(snap("b", dist("six", "2.0")))])
+    assert two.findings[0].hosts == ("a", "b")
+    assert two.reference is None
+    three = compare(
+        [host(snap(name, dist("six", version))) for name, version in zip("abc", ("1.0", "2.0", "1.0"), strict=True)]
+    )
+    assert three.findings[0].hosts == ("b",)
+    assert three.reference == "majority A"
+    assert "six==1.0" in three.findings[0].fix
+
+
+def test_reference_host() -> None:
+    hosts = [host(snap(name, dist("six", version))) for name, version in zip("abc", ("1.0", "2.0", "1.0"), strict=True)]
+    report = compare(hosts, reference="b")
+    assert report.findings[0].hosts == ("a", "c")
+    assert report.reference == "host b"
+    with pytest.raises(UsageError, match="none of the hosts"):
+        compare(hosts, reference="d")
+
+
+def test_baseline_of_a_role(tmp_path: Path) -> None:
+    (tmp_path / "envspec.yaml").write_text("roles:\n  infer:\n    baseline: a\n")
+    versions = zip("abc", ("1.0", "2.0", "2.0"), strict=True)
+    hosts = [host(snap(name, dist("six", version)), "infer") for name, version in versions]
+    report = compare(hosts, spec=load_spec(tmp_path / "envspec.yaml"))
+    assert report.findings[0].hosts == ("b", "c")
+    assert report.reference == "baseline a"
+
+
+def test_same_label_twice_is_refused() -> None:
+    with pytest.raises(UsageError, match="label 'a'"):
+        compare([host(snap("a")), host(snap("a"))])
+
+
+def test_roles_take_their_own_locks(tmp_path: Path) -> None:
+    train = lock_of(tmp_path, "six==1.0", role="train", name="train.lock")
+    infer = lock_of(tmp_path, "six==2.0", role="infer", name="infer.lock")
+    hosts = [host(snap("t", dist("six", "1.0")), "train"), host(snap("i", dist("six", "1.0")), "infer")]
+    report = compare(hosts, [train, infer])
+    assert [(item.code, item.hosts) for item in report.findings] == [("EP202", ("i",))]
+    assert [group.name for group in report.groups][:2] == ["lock:infer", "lock:train"]
+    row = next(row for row in report.rows if row.key == "six")
+    assert [cell.text for cell in row.cells] == ["2.0", "1.0", "1.0", "1.0"]
+    assert {cell.state for cell in row.cells} == {"same", "different"}
+
+
+def test_declared_difference(tmp_path: Path) -> None:
+    """Between the roles it is declared; inside one role it is not."""
+    (tmp_path / "envspec.yaml").write_text(
+        "declared:\n  - package: transformers\n    roles: [train, infer]\n    reason: the server pins its own\n"
+    )
+    spec = load_spec(tmp_path / "envspec.yaml")
+    hosts = [
+        host(snap("t", dist("transformers", "5.0")), "train"),
+        host(snap("i", dist("transformers", "4.57.1")), "infer"),
+        host(snap("j", dist("transformers", "4.57.1")), "infer"),
+    ]
+    report = compare(hosts, spec=spec)
+    assert [(item.code, item.declared, item.hosts) for item in report.findings] == [("EP203", True, ("t",))]
+    assert report.exit_code("any") == 0
+    assert report.counts.declared == 1
+    assert "the server pins its own" in report.findings[0].why
+    drifted = [*hosts, host(snap("k", dist("transformers", "4.50")), "infer")]
+    report = compare(drifted, spec=spec)
+    assert [(item.hosts, item.declared) for item in report.findings if item.code == "EP203"] == [
+        (("k",), False),
+        (("t",), True),
+    ]
+    assert report.exit_code("results") == 1
+
+
+def test_unused_declaration_and_ignores_are_reported(tmp_path: Path) -> None:
+    (tmp_path / "envspec.yaml").write_text(
+        "roles: {train: {}, infer: {}}\n"
+        "declared:\n  - package: transformers\n    roles: [train, infer]\n"
+        "ignore:\n"
+        "  - {code: EP203, subject: six, reason: known}\n"
+        "  - {code: EP601, reason: gone}\n"
+        "  - {code: EP203, subject: num*, reason: till spring, until: 2026-01-31}\n"
+        "severity:\n  EP203: breaks\n"
+    )
+    hosts = [host(snap(n, dist("six", v), dist("numpy", v))) for n, v in zip("abc", ("1.0", "2.0", "1.0"), strict=True)]
+    report = compare(hosts, spec=load_spec(tmp_path / "envspec.yaml"), today=date(2026, 12, 1))
+    found = [(item.code, item.subject, item.severity, item.ignored) for item in report.findings]
+    assert found == [
+        ("EP203", "numpy", "breaks", False),
+        ("EP203", "six", "breaks", True),
+        ("EP905", "EP203 num*", "noise", False),
+        ("EP906", "EP601", "noise", False),
+        ("EP906", "package transformers", "noise", False),
+    ]
+    lines = {item.subject: item.location.line for item in report.findings if item.location is not None}
+    assert lines == {"EP203 num*": 8, "EP601": 7, "package transformers": 3}
+    assert report.exit_code() == 1
+    before = compare(hosts, spec=load_spec(tmp_path / "envspec.yaml"), today=date(2026, 1, 31))
+    assert before.exit_code() == 0
+
+
+def test_findings_do_not_depend_on_which_host_comes_first_in_a_role() -> None:
+    snaps = {name: snap(name, dist("six", version)) for name, version in zip("abcd", ("1", "2", "2", "3"), strict=True)}
+    reports = [compare([host(snaps[name]) for name in order]).to_dict() for order in itertools.permutations("abcd")]
+    assert all(report == reports[0] for report in reports)
+
+
+def test_multi_use_lock_by_role(tmp_path: Path) -> None:
+    path = tmp_path / "pylock.toml"
+    path.write_text(
+        'lock-version = "1.0"\ncreated-by = "x"\nextras = []\ndependency-groups = ["training", "inference"]\n'
+        '[[packages]]\nname = "six"\nversion = "1.0"\nmarker = "\'training\' in dependency_groups"\n'
+        'sdist = { name = "six-1.0.tar.gz", path = "six-1.0.tar.gz", hashes = { sha256 = "' + "0" * 63 + '1" } }\n'
+    )
+    locks = [RoleLock(role=role, lock=load_lock(path, role)) for role in ("training", "inference")]
+    hosts = [host(snap("t"), "training"), host(snap("i"), "inference")]
+    assert [(item.code, item.hosts) for item in compare(hosts, locks).findings] == [("EP201", ("t",))]
+
+
+def test_a_hundred_hosts_of_250_packages() -> None:
+    """The size that the benchmark times: one host drifts, and exactly that is found."""
+    dists = [dist(f"package-{index}", f"1.{index}", f"package-{(index + 1) % 250}>=1") for index in range(250)]
+    base = gpu_host("x", *dists)
+    hosts = [host(relabel(base, f"gpu-{index:03}")) for index in range(99)]
+    hosts.append(host(gpu_host("odd", dist("package-0", "2.0"), *dists[1:])))
+    report = compare(hosts)
+    assert [(item.code, item.subject, item.hosts) for item in report.findings] == [("EP203", "package-0", ("odd",))]
+    assert [len(group.hosts) for group in report.groups] == [99, 1]
