@@ -165,9 +165,8 @@ def read_target(path: str | os.PathLike[str]) -> Target:
     model_type = config.text("model_type", "") or top.text("model_type", "")
     if model_type in NOT_RMS:
         raise InputError(
-            f"{config.path}: model_type is {model_type!r}, whose final norm is no RMSNorm, expected a target with one "
-            "(Llama, "
-            "Qwen, DeepSeek, Kimi, Mistral, Gemma, gpt-oss, ...); this tool cannot judge drafts for it."
+            f"{config.path}: model_type is {model_type!r}, whose final norm is no RMSNorm, expected a target with one (Llama, Qwen, DeepSeek, "
+            "Kimi, Mistral, Gemma, gpt-oss, ...); this tool cannot judge drafts for it."
         )
     notes = []
     if model_type not in PLAIN_RMS and model_type not in OFFSET_NORMS:
@@ -187,9 +186,8 @@ def read_target(path: str | os.PathLike[str]) -> Target:
     head = embedding if tied else _find(directory, names, tuple(f"{name}.weight" for name in HEADS), "LM head")
     if f"{prefix}norm.bias" in names:
         raise InputError(
-            f"{directory} holds {prefix}norm.bias, so the final norm is no RMSNorm, expected one without bias; this "
-            "tool cannot "
-            "judge drafts for this target."
+            f"{directory} holds {prefix}norm.bias, so the final norm is no RMSNorm, expected one without bias; this tool cannot judge drafts for "
+            "this target."
         )
     for name, shape, meaning in (
         (embedding, (vocab, hidden), "[vocab_size, hidden_size]"),
@@ -256,16 +254,15 @@ def _find(directory: Path, names: frozenset[str], candidates: tuple[str, ...], w
     relatives = sorted(n for n in names if n.startswith(modules))
     if relatives:
         raise InputError(
-            f"{directory}: the {what} is quantised (it holds {', '.join(relatives[:3])}), expected "
-            f"{relatives[0].rsplit('.', 1)[0]}"
-            ".weight in float32, bfloat16 or float16; give the unquantised target, or one whose head was left as it is."
+            f"{directory}: the {what} is quantised (it holds {', '.join(relatives[:3])}), expected {relatives[0].rsplit('.', 1)[0]}.weight in "
+            "float32, bfloat16 or float16; give the unquantised target, or one whose head was left as it is."
         )
     # The tensors nearest to what was looked for say most about the layout: those outside the layers.
     outer = sorted(n for n in names if ".layers." not in n and not n.startswith("layers.")) or sorted(names)
     shown = ", ".join(outer[:6]) + (f" and {len(outer) - 6} more" if len(outer) > 6 else "")
     raise InputError(
-        f"{directory} has no {what}: looked for {', '.join(candidates)}; outside its layers it holds {shown}: "
-        "check that this is the right and whole target."
+        f"{directory} has no {what}: looked for {', '.join(candidates)}; outside its layers it holds {shown}: check that this is the right and "
+        "whole target."
     )
 
 
@@ -273,14 +270,12 @@ def _check(directory: Path, source: TensorSource, name: str, shape: tuple[int, .
     dtype = source.dtype(name)
     if dtype not in _PLAIN_DTYPES:
         raise InputError(
-            f"{directory}: {name} is stored as {str(dtype).removeprefix('torch.')}, expected float32, bfloat16 or "
-            "float16; give the "
-            "unquantised target, or one whose head was left as it is."
+            f"{directory}: {name} is stored as {str(dtype).removeprefix('torch.')}, expected float32, bfloat16 or float16; give the unquantised "
+            "target, or one whose head was left as it is."
         )
     found = source.shape(name)
     if found != shape:
         raise InputError(
-            f"{directory}: {name} has shape {list(found)}, expected {list(shape)} ({meaning} by config.json); "
-            "config.json and "
-            "weights do not belong together."
+            f"{directory}: {name} has shape {list(found)}, expected {list(shape)} ({meaning} by config.json); config.json and weights do not "
+            "belong together."
         )

@@ -34,9 +34,8 @@ def read_flat(config: Fields) -> FlatKeys:
     nested = config.table("eagle_config")
     if nested.boolean("use_aux_hidden_state", True) is False:
         raise InputError(
-            f"{config.path}: eagle_config.use_aux_hidden_state is false, so the drafter takes the last state alone as "
-            "EAGLE-1 "
-            "does, expected an EAGLE-3 drafter; give one trained with aux hidden states."
+            f"{config.path}: eagle_config.use_aux_hidden_state is false, so the drafter takes the last state alone as EAGLE-1 does, expected an "
+            "EAGLE-3 drafter; give one trained with aux hidden states."
         )
 
     def flag(*names: str) -> bool | None:
@@ -65,7 +64,7 @@ def read_architecture(config: Fields) -> str:
     known = next((a for a in named if a in ARCHITECTURES), None)
     if named and known is None:
         raise InputError(
-            f"{config.path}: architectures names {', '.join(named[:3])}, expected an EAGLE-3 drafter "
-            f"({', '.join(ARCHITECTURES[:2])}, ...); give a drafter's directory, or correct the name."
+            f"{config.path}: architectures names {', '.join(named[:3])}, expected an EAGLE-3 drafter ({', '.join(ARCHITECTURES[:2])}, ...); give a "
+            "drafter's directory, or correct the name."
         )
     return known or ""

@@ -16,12 +16,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import torch
-
 from eagle3_diag.checkpoint.fields import Fields
 from eagle3_diag.checkpoint.interface import DrafterCheckpoint, TensorSource
+from eagle3_diag.checkpoint.names import StoredTensors
 from eagle3_diag.checkpoint.rotary import read_rope
 from eagle3_diag.checkpoint.tensors import missing_tensor
+from eagle3_diag.checkpoint.vocabulary import check_vocabulary_map, take_vocabulary
 from eagle3_diag.config import DrafterConfig, MlaConfig, RopeConfig
 from eagle3_diag.errors import InputError
 from eagle3_diag.wiring import Wiring
@@ -39,32 +39,6 @@ LLAMA_ARCHITECTURES = (
 )
 SPECULATORS_ARCHITECTURES = ("Eagle3DraftModel", "Eagle3Speculator", "Eagle3SpeculatorModel")
 ARCHITECTURES = LLAMA_ARCHITECTURES + QWEN3_ARCHITECTURES + MLA_ARCHITECTURES + SPECULATORS_ARCHITECTURES
-
-_RENAMES = (
-    (re.compile(r"^(draft_model|eagle_module)\."), ""),
-    (re.compile(r"^model\."), ""),
-    (re.compile(r"^midlayer\."), "layers.0."),
-    (re.compile(r"^aux_norm_low\."), "fc_norm.0."),
-    (re.compile(r"^aux_norm_mid\."), "fc_norm.1."),
-    (re.compile(r"^aux_norm_high\."), "fc_norm.2."),
-    (re.compile(r"^draft_id_to_target_id$"), "d2t"),
-)
-# Copies of the target's weights, buffers that follow from the configuration, parts of other methods kept in one file,
-# and the hidden_norm that vLLM gives every layer and uses in the first alone.
-_IGNORED = re.compile(
-    r"(verifier_(lm_head|norm)\.weight|.*rotary_emb\..*|mask_hidden|parallel_draft_heads\..*|layers\.[1-9]\d*\.hidden_norm\.weight)"
-)
-_QUANTISED = re.compile(
-    r".*\.(weight_scale(_inv|_2)?|input_scale|weight_packed|weight_shape|weight_zero_point|qweight|qzeros|scales|g_idx|"
-    r"[kv]_scale|weight\.absmax|weight\.quant_map)"
-)
-
-
-def canonical(name: str) -> str:
-    """A stored tensor name under this project's names (see :class:`DrafterCheckpoint`)."""
-    for pattern, replacement in _RENAMES:
-        name = pattern.sub(replacement, name)
-    return name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,75 +75,16 @@ def family_of(architecture: str) -> str | None:
     return "qwen3" if architecture in QWEN3_ARCHITECTURES else None
 
 
-class _Tensors:
-    """Stored names under canonical ones, taken one by one; what is left in the end is unexpected."""
-
-    def __init__(self, path: Path, source: TensorSource) -> None:
-        self.path = path
-        self.source = source
-        self.stored: dict[str, str] = {}
-        for name in source.names():
-            key = canonical(name)
-            if key in self.stored:
-                raise InputError(f"{path} holds both {self.stored[key]} and {name}, which are one and the same tensor; remove one of them.")
-            self.stored[key] = name
-        self.taken: dict[str, str] = {}
-        quantised = next((n for n in self.stored.values() if _QUANTISED.fullmatch(n)), None)
-        if quantised is not None:
-            raise InputError(f"{path} is quantised (it holds {quantised}), expected plain weights; give the checkpoint before quantisation.")
-
-    def has(self, name: str) -> bool:
-        return name in self.stored
-
-    def shape(self, name: str) -> tuple[int, ...] | None:
-        return self.source.shape(self.stored[name]) if name in self.stored else None
-
-    def matrix(self, name: str) -> tuple[int, int]:
-        """Shape of a matrix that must be there."""
-        shape = self.shape(name)
-        if shape is None:
-            raise missing_tensor(self.path, (name,), self.stored.values())
-        if len(shape) != 2 or 0 in shape:
-            raise InputError(f"{self.path}: {self.stored[name]} has shape {list(shape)}, expected a matrix; the file is not this drafter's.")
-        return shape[0], shape[1]
-
-    def take(self, name: str, shape: tuple[int, ...], meaning: str) -> None:
-        """Note a tensor that must be there with exactly this shape."""
-        found = self.shape(name)
-        if found is None:
-            raise missing_tensor(self.path, (name,), self.stored.values())
-        if found != shape:
-            raise InputError(
-                f"{self.path}: {self.stored[name]} has shape {list(found)}, expected {list(shape)} ({meaning}); "
-                "config.json and weights do not belong together, or config.json is wrong."
-            )
-        if self.source.dtype(self.stored[name]) not in (torch.float32, torch.bfloat16, torch.float16, torch.float64):
-            raise InputError(
-                f"{self.path}: {self.stored[name]} is stored as {_short(self.source.dtype(self.stored[name]))}, "
-                "expected "
-                "float32, bfloat16 or float16; give the checkpoint before quantisation."
-            )
-        self.taken[name] = self.stored[name]
-
-    def unexpected(self) -> list[str]:
-        return sorted(n for k, n in self.stored.items() if k not in self.taken and k not in ("d2t", "t2d") and not _IGNORED.fullmatch(k))
-
-
-def _short(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
-
-
 def build(path: Path, reading: Reading, source: TensorSource, config_bytes: bytes) -> DrafterCheckpoint:
     """The checkpoint in the project's own terms, every tensor's presence and shape checked.
 
     Raises:
-        InputError: a number of config.json is absent or contradicts the tensors, a tensor is missing, unexpected or of
-        the
+        InputError: a number of config.json is absent or contradicts the tensors, a tensor is missing, unexpected or of the
             wrong shape, or the vocabulary map is wrong.
     """
     config, outer = reading.config, reading.outer
     notes = list(reading.notes)
-    tensors = _Tensors(path, source)
+    tensors = StoredTensors(path, source)
     _require_eagle3(path, reading, tensors)
 
     hidden = config.integer("hidden_size")
@@ -226,22 +141,20 @@ def build(path: Path, reading: Reading, source: TensorSource, config_bytes: byte
         for name in ("input_layernorm", "post_attention_layernorm", *(("hidden_norm",) if i == 0 else ())):
             tensors.take(f"{layer}{name}.weight", (hidden,), "[hidden_size]")
 
-    vocab, draft_vocab, head = _vocabulary(path, config, outer, tensors, hidden, target_hidden, notes)
+    vocab, draft_vocab, head = take_vocabulary(path, config, outer, tensors, hidden, target_hidden, notes)
     unexpected = tensors.unexpected()
     if unexpected:
         shown = ", ".join(unexpected[:4]) + (f" and {len(unexpected) - 4} more" if len(unexpected) > 4 else "")
         raise InputError(
-            f"{path} holds {shown}, expected no such tensor in a drafter of {layers} {family} "
-            f"layer{'s' * (layers > 1)} by its "
-            f"config.json ({reading.format} format); correct config.json ({_hint(unexpected[0])}) or remove the tensor."
+            f"{path} holds {shown}, expected no such tensor in a drafter of {layers} {family} layer{'s' * (layers > 1)} by its config.json "
+            f"({reading.format} format); correct config.json ({_hint(unexpected[0])}) or remove the tensor."
         )
     _note_the_rest(config, tensors, notes)
-    _check_vocabulary_map(path, tensors, vocab, draft_vocab, notes)
+    check_vocabulary_map(path, tensors, vocab, draft_vocab, notes)
     if reading.layer_ids is None:
         notes.append(
-            "config.json does not say which target layers the aux states come from; engines then take their own "
-            "defaults, "
-            "usually the inputs of layers 2, n//2 and n-3."
+            "config.json does not say which target layers the aux states come from; engines then take their own defaults, usually the inputs of "
+            "layers 2, n//2 and n-3."
         )
 
     drafter = DrafterConfig(
@@ -291,26 +204,26 @@ def build(path: Path, reading: Reading, source: TensorSource, config_bytes: byte
     )
 
 
-def _require_eagle3(path: Path, reading: Reading, tensors: _Tensors) -> None:
+def _require_eagle3(path: Path, reading: Reading, tensors: StoredTensors) -> None:
     if tensors.has("fc.weight") and tensors.has("layers.0.hidden_norm.weight"):
         return
-    deepest = max((int(m[1]) for m in (re.match(r"layers\.(\d+)\.", k) for k in tensors.stored) if m), default=0)
+    deepest = max((int(m[1]) for m in (re.match(r"layers\.(\d{1,6})\.", k) for k in tensors.stored) if m), default=0)
     if deepest >= 3 and not tensors.has("fc.weight"):
         raise InputError(
-            f"{path} holds a whole model of {deepest + 1} layers without fc.weight, expected an EAGLE-3 drafter; "
-            "give the drafter's directory (is this the target's?)."
+            f"{path} holds a whole model of {deepest + 1} layers without fc.weight, expected an EAGLE-3 drafter; give the drafter's directory (is "
+            "this the target's?)."
         )
     absent = [n for n in ("fc.weight", "layers.0.hidden_norm.weight") if not tensors.has(n)]
     query = tensors.shape("layers.0.self_attn.q_proj.weight")
     if tensors.has("fc.weight") and query is not None and query[-1:] == (reading.config.integer("hidden_size"),):
         raise InputError(
-            f"{path} has no {absent[0]} and its attention takes one hidden_size, as EAGLE-1 and EAGLE-2 drafters do, "
-            "expected EAGLE-3; give an EAGLE-3 drafter."
+            f"{path} has no {absent[0]} and its attention takes one hidden_size, as EAGLE-1 and EAGLE-2 drafters do, expected EAGLE-3; give an "
+            "EAGLE-3 drafter."
         )
     raise missing_tensor(path, (absent[0],), tensors.stored.values())
 
 
-def _aux(path: Path, reading: Reading, tensors: _Tensors, hidden: int, notes: list[str]) -> tuple[int, int]:
+def _aux(path: Path, reading: Reading, tensors: StoredTensors, hidden: int, notes: list[str]) -> tuple[int, int]:
     """Number of aux states and their width, from fc's width and what the configuration says."""
     columns = tensors.matrix("fc.weight")[1]
     ids = reading.layer_ids
@@ -321,36 +234,33 @@ def _aux(path: Path, reading: Reading, tensors: _Tensors, hidden: int, notes: li
         if columns % hidden or (count and columns // hidden not in (count, count - 1)):
             if count is None or columns % count:
                 raise InputError(
-                    f"{path}: {tensors.stored['fc.weight']} takes {columns} numbers, expected a multiple of "
-                    "hidden_size "
-                    f"({hidden}); add target_hidden_size to config.json if the target is of another width."
+                    f"{path}: {tensors.stored['fc.weight']} takes {columns} numbers, expected a multiple of hidden_size ({hidden}); add "
+                    "target_hidden_size to config.json if the target is of another width."
                 )
             width = columns // count
             notes.append(f"config.json has no target_hidden_size; {width} follows from fc's width and {count} aux states.")
     if columns % width:
         raise InputError(
-            f"{path}: {tensors.stored['fc.weight']} takes {columns} numbers, expected a multiple of target_hidden_size "
-            f"({width}); correct config.json."
+            f"{path}: {tensors.stored['fc.weight']} takes {columns} numbers, expected a multiple of target_hidden_size ({width}); correct "
+            "config.json."
         )
     num_aux = columns // width
     if count is not None and count != num_aux:
         if reading.num_aux is None and ids is not None and len(ids) == num_aux + 1:
             notes.append(
-                f"config.json lists {len(ids)} layer ids for the {num_aux} aux states that fc takes; the last "
-                f"({ids[-1]}) is "
-                "taken as the final state's, which data generation writes beside them."
+                f"config.json lists {len(ids)} layer ids for the {num_aux} aux states that fc takes; the last ({ids[-1]}) is taken as the final "
+                "state's, which data generation writes beside them."
             )
         else:
             said = "num_aux_hidden_states" if reading.num_aux else "list of layer ids"
             raise InputError(
-                f"{path}: {tensors.stored['fc.weight']} takes {columns} numbers = {num_aux} aux states of {width}, "
-                "expected "
-                f"{count} by config.json's {said}; correct config.json."
+                f"{path}: {tensors.stored['fc.weight']} takes {columns} numbers = {num_aux} aux states of {width}, expected {count} by "
+                f"config.json's {said}; correct config.json."
             )
     return num_aux, width
 
 
-def _head_dim(tensors: _Tensors, config: Fields, hidden: int, heads: int) -> int:
+def _head_dim(tensors: StoredTensors, config: Fields, hidden: int, heads: int) -> int:
     rows = tensors.matrix("layers.0.self_attn.q_proj.weight")[0]
     head_dim = config.integer("head_dim", None)
     if head_dim is None:
@@ -361,7 +271,7 @@ def _head_dim(tensors: _Tensors, config: Fields, hidden: int, heads: int) -> int
 
 
 def _take_attention(
-    tensors: _Tensors,
+    tensors: StoredTensors,
     layer: str,
     heads: int,
     kv_heads: int,
@@ -398,7 +308,7 @@ def _read_mla(config: Fields) -> MlaConfig:
     )
 
 
-def _take_mla(tensors: _Tensors, layer: str, mla: MlaConfig, heads: int, width: int, hidden: int) -> None:
+def _take_mla(tensors: StoredTensors, layer: str, mla: MlaConfig, heads: int, width: int, hidden: int) -> None:
     query = heads * (mla.qk_nope_head_dim + mla.qk_rope_head_dim)
     attention = f"{layer}self_attn."
     if mla.q_lora_rank is None:
@@ -416,117 +326,7 @@ def _take_mla(tensors: _Tensors, layer: str, mla: MlaConfig, heads: int, width: 
     tensors.take(f"{attention}o_proj.weight", (hidden, heads * mla.v_head_dim), "[hidden_size, heads * v_head_dim]")
 
 
-def _vocabulary(
-    path: Path, config: Fields, outer: Fields, tensors: _Tensors, hidden: int, target_hidden: int, notes: list[str]
-) -> tuple[int, int, bool]:
-    """V, D and whether the drafter has its own LM head; takes embedding and head."""
-    sizes = [tensors.shape(name) for name in ("t2d", "embed_tokens.weight")]
-    vocab = config.integer("vocab_size", None) or next((s[0] for s in sizes if s), None)
-    head_shape = tensors.shape("lm_head.weight")
-    d2t_shape = tensors.shape("d2t")
-    draft_vocab = outer.integer("draft_vocab_size", None) or config.integer("draft_vocab_size", None)
-    if draft_vocab is None:
-        # Every engine takes the whole vocabulary then, unless the tensors say otherwise.
-        draft_vocab = next((s[0] for s in (d2t_shape, head_shape) if s), vocab)
-    if vocab is None or draft_vocab is None:
-        raise config.error("vocab_size", "the target's vocabulary size")
-    if draft_vocab > vocab:
-        raise InputError(
-            f"{path}: the draft vocabulary has {draft_vocab} tokens, expected at most the target's {vocab}; correct "
-            "draft_vocab_size or vocab_size in config.json."
-        )
-    if tensors.has("embed_tokens.weight"):
-        tensors.take("embed_tokens.weight", (vocab, hidden), "[vocab_size, hidden_size]")
-    elif target_hidden != hidden:
-        # The target's rows do not fit a drafter of another width.
-        raise missing_tensor(path, ("embed_tokens.weight",), tensors.stored.values())
-    tied = config.boolean("tie_word_embeddings", None)
-    if tied is None:
-        tied = outer.boolean("tie_word_embeddings", False)
-    if head_shape is not None:
-        tensors.take("lm_head.weight", (draft_vocab, hidden), "[draft_vocab_size, hidden_size]")
-        return vocab, draft_vocab, True
-    if draft_vocab != vocab or (target_hidden != hidden and not tied):
-        raise missing_tensor(path, ("lm_head.weight",), tensors.stored.values())
-    if tied and "embed_tokens.weight" in tensors.taken:
-        tensors.taken["lm_head.weight"] = tensors.taken["embed_tokens.weight"]
-        notes.append("the LM head is tied to the drafter's own embedding.")
-        return vocab, draft_vocab, True
-    notes.append(
-        "the checkpoint has no LM head; the target's serves"
-        + (" (config.json ties it to the embedding, which is the target's too: the same if the target's head is tied)." if tied else ".")
-    )
-    return vocab, draft_vocab, False
-
-
-def _check_vocabulary_map(path: Path, tensors: _Tensors, vocab: int, draft_vocab: int, notes: list[str]) -> None:
-    """``d2t`` and ``t2d`` against each other and the vocabulary sizes; takes ``d2t`` where it is needed.
-
-    ``d2t`` int [D]: target id = i + d2t[i]. ``t2d`` bool [V]: which target ids the drafter can express.
-    """
-    if not tensors.has("d2t"):
-        if draft_vocab != vocab:
-            raise missing_tensor(path, ("d2t",), tensors.stored.values())
-        return
-    d2t_name = tensors.stored["d2t"]
-    for name, shape in (("d2t", (draft_vocab,)), ("t2d", (vocab,))):
-        found = tensors.shape(name)
-        if found is not None and found != shape:
-            size = "draft_vocab_size" if name == "d2t" else "vocab_size"
-            raise InputError(
-                f"{path}: {tensors.stored[name]} has shape {list(found)}, expected {list(shape)} ({size}); "
-                "config.json and weights do not belong together."
-            )
-    d2t_D = tensors.source.get(d2t_name)
-    if d2t_D.is_floating_point() or d2t_D.dtype is torch.bool or d2t_D.is_complex():
-        raise InputError(f"{path}: {d2t_name} is stored as {_short(d2t_D.dtype)}, expected int64 offsets; write it again.")
-    d2t_D = d2t_D.long()
-    t2d_V: torch.Tensor | None = None
-    if tensors.has("t2d"):
-        t2d_V = tensors.source.get(tensors.stored["t2d"])
-        if t2d_V.is_floating_point() or t2d_V.is_complex():
-            raise InputError(f"{path}: {tensors.stored['t2d']} is stored as {_short(t2d_V.dtype)}, expected bool; write it again.")
-        t2d_V = t2d_V.bool()
-        count = int(t2d_V.sum())
-        if count != draft_vocab:
-            raise InputError(
-                f"{path}: t2d marks {count} target tokens, expected draft_vocab_size = {draft_vocab}; d2t and t2d "
-                "were not made "
-                "together: take both from the training run."
-            )
-    ids_D = d2t_D + torch.arange(draft_vocab)
-    wrong = _wrong_ids(ids_D, vocab, t2d_V)
-    if wrong:
-        if not _wrong_ids(d2t_D, vocab, t2d_V):
-            raise InputError(
-                f"{path}: {d2t_name} holds target ids, expected offsets (target id = i + d2t[i]; {wrong}); store d2t - arange(len(d2t)) instead."
-            )
-        raise InputError(f"{path}: {d2t_name} is wrong: {wrong}; take d2t and t2d from the training run.")
-    increasing = draft_vocab >= 64 and bool((d2t_D[1:] > d2t_D[:-1]).all())
-    if increasing and t2d_V is None:
-        notes.append("d2t rises at every entry, as target ids do and offsets seldom: it may have been stored absolute.")
-    if draft_vocab != vocab or bool(d2t_D.any()):
-        tensors.taken["d2t"] = d2t_name
-
-
-def _wrong_ids(ids_D: torch.Tensor, vocab: int, t2d_V: torch.Tensor | None) -> str:
-    """What is wrong with the target ids of the draft vocabulary; empty when nothing is."""
-    outside = (ids_D < 0) | (ids_D >= vocab)
-    if bool(outside.any()):
-        i = int(outside.nonzero()[0])
-        return f"{int(outside.sum())} of {ids_D.numel()} ids lie outside the vocabulary of {vocab}, the first is {int(ids_D[i])} at {i}"
-    repeated = ids_D.numel() - int(torch.unique(ids_D).numel())
-    if repeated:
-        return f"{repeated} of {ids_D.numel()} ids occur twice"
-    if t2d_V is not None:
-        unmarked = ~t2d_V[ids_D]
-        if bool(unmarked.any()):
-            i = int(unmarked.nonzero()[0])
-            return f"{int(unmarked.sum())} of {ids_D.numel()} ids are not marked in t2d, the first is {int(ids_D[i])} at {i}"
-    return ""
-
-
-def _note_the_rest(config: Fields, tensors: _Tensors, notes: list[str]) -> None:
+def _note_the_rest(config: Fields, tensors: StoredTensors, notes: list[str]) -> None:
     if any(k.startswith("parallel_draft_heads.") for k in tensors.stored):
         notes.append("parallel_draft_heads are left out; the chain drafts of the EAGLE-3 layer are evaluated.")
     if tensors.has("mask_hidden"):

@@ -85,7 +85,6 @@ def _trained_rope(config: Fields, architecture: str) -> tuple[RopeConfig | None,
         partial_rotary_factor=config.number("partial_rotary_factor", 1.0, positive=True),
     )
     return plain, (
-        f"rope_scaling ({kind}) was put into config.json at export; training used plain RoPE with base "
-        f"{plain.theta:g}, "
-        "which is what counts as trained here."
+        f"rope_scaling ({kind}) was put into config.json at export; training used plain RoPE with base {plain.theta:g}, which is what counts as "
+        "trained here."
     )

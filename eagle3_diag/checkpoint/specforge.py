@@ -37,9 +37,8 @@ def read(path: Path, config: Fields, config_bytes: bytes, source: TensorSource) 
         output_norm = not _untrained_norm(source)
         if not output_norm:
             notes.append(
-                "norm_output is false and norm.weight was never trained: read as SpecForge up to 0.2.0 means it, "
-                "without a "
-                "final norm before lm_head; every engine applies one."
+                "norm_output is false and norm.weight was never trained: read as SpecForge up to 0.2.0 means it, without a final norm before "
+                "lm_head; every engine applies one."
             )
     elif keys.norm_output:
         # SpecForge itself trains nothing but Llama layers over three aux states; what goes beyond comes from TorchSpec.
@@ -47,16 +46,13 @@ def read(path: Path, config: Fields, config_bytes: bytes, source: TensorSource) 
         post_norm = other or keys.num_aux is not None or any("kv_a_proj_with_mqa" in n for n in source.names())
         if not post_norm:
             notes.append(
-                "norm_output is true: read as SpecForge up to 0.2.0 means it, the state before the norm is fed back; "
-                "engines, "
-                "TorchSpec and later SpecForge feed the state after it back, so compare feedback pre-norm with "
-                "post-norm."
+                "norm_output is true: read as SpecForge up to 0.2.0 means it, the state before the norm is fed back; engines, TorchSpec and later "
+                "SpecForge feed the state after it back, so compare feedback pre-norm with post-norm."
             )
     if keys.layer_ids and keys.layer_ids[0] != 1:
         notes.append(
-            f"layer ids {list(keys.layer_ids)} are read as outputs, as SGLang captures them; for a DeepSeek, Kimi or "
-            "GLM-lite "
-            "target SGLang 0.5.13 and later captures inputs unless the first id is 1."
+            f"layer ids {list(keys.layer_ids)} are read as outputs, as SGLang captures them; for a DeepSeek, Kimi or GLM-lite target SGLang 0.5.13 "
+            "and later captures inputs unless the first id is 1."
         )
     reading = Reading(
         format=name,

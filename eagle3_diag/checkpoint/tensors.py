@@ -217,8 +217,8 @@ def load_torch_tensors(file: Path) -> dict[str, torch.Tensor]:
         if refused:
             what = next((part for part in refused.groups() if part), "more than tensors")
             raise InputError(
-                f"{file} is a pickle that needs {what}, expected only tensors; it was refused and nothing in it was "
-                "executed: save the weights again as safetensors."
+                f"{file} is a pickle that needs {what}, expected only tensors; it was refused and nothing in it was executed: save the weights "
+                "again as safetensors."
             ) from error
         raise _unreadable(file, error) from error
     if isinstance(data, dict) and isinstance(data.get("state_dict"), dict):
@@ -230,8 +230,8 @@ def load_torch_tensors(file: Path) -> dict[str, torch.Tensor]:
             raise InputError(f"{file}: entry {name!r} is a {type(value).__name__}, expected only named tensors; save the state dict alone.")
         if value.layout is not torch.strided or value.is_quantized or value.device.type != "cpu":
             raise InputError(
-                f"{file}: {name} is a {'quantised' if value.is_quantized else str(value.layout)} tensor on "
-                f"{value.device.type}, expected a plain one; save it again as safetensors."
+                f"{file}: {name} is a {'quantised' if value.is_quantized else str(value.layout)} tensor on {value.device.type}, expected a plain "
+                "one; save it again as safetensors."
             )
     return dict(data)
 
@@ -315,8 +315,8 @@ def require_finite(tensor: torch.Tensor, name: str, where: Path) -> torch.Tensor
     nan, inf = count_nonfinite(tensor)
     if nan or inf:
         raise InputError(
-            f"{where}: {name} holds {nan} NaN and {inf} infinite of {tensor.numel()} values, expected finite weights; "
-            "the training diverged or the file is damaged: take an earlier checkpoint."
+            f"{where}: {name} holds {nan} NaN and {inf} infinite of {tensor.numel()} values, expected finite weights; the training diverged or the "
+            "file is damaged: take an earlier checkpoint."
         )
     return tensor
 
