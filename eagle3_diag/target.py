@@ -1,8 +1,7 @@
 """The target's part that judges a draft: embedding, final norm and LM head, read lazily from the right shards.
 
-Names and norms: Transformers
-``modeling_{llama,qwen2,qwen3,deepseek_v3,mistral,gemma,gemma2,gemma3,gemma4,gpt_oss,...}.py`` and the Kimi K2 / K2.5
-checkpoints. Nothing else of a target is opened.
+Names and norms: Transformers 5.24 ``modeling_{llama,qwen2,qwen3,deepseek_v3,mistral,gemma,gemma2,gemma3,gemma4,gpt_oss,...}.py`` and
+the Kimi K2 and K2.5 checkpoints. Nothing else of a target is opened.
 """
 
 from __future__ import annotations

@@ -33,9 +33,8 @@ def read_drafter(path: str | os.PathLike[str]) -> DrafterCheckpoint:
     """The drafter in directory ``path``, whatever its format; no weight is read but ``d2t`` and ``t2d``.
 
     Raises:
-        InputError: the directory, its config.json or its tensors are not those of an EAGLE-3 drafter; the sentence says
-        what
-            was found where, what was expected and what to do.
+        InputError: the directory, its config.json or its tensors are not those of an EAGLE-3 drafter; the sentence says what was found
+            where, what was expected and what to do.
     """
     directory = Path(path)
     config, content = read_config(directory, "drafter")

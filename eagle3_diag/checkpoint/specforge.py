@@ -1,14 +1,12 @@
 """SpecForge's and TorchSpec's checkpoints, as SGLang serves them: EAGLE's names plus ``eagle_config``, ``fc_norm``, ``norm_output``.
 
-SpecForge 0.2.0 (``modeling/draft/llama3_eagle.py``, ``algorithms/model_providers.py``,
-``offline_capture/sglang_backend``): layer ids go to SGLang's ``set_eagle3_layers_to_capture``, so they are *outputs*
-(default 1, n//2-1, n-4); positions count from 0; the
+SpecForge 0.2.0 (``modeling/draft/llama3_eagle.py``, ``algorithms/model_providers.py``, ``offline_capture/sglang_backend``): layer
+ids go to SGLang's ``set_eagle3_layers_to_capture``, so they are *outputs* (default 1, n//2-1, n-4); positions count from 0; the
 state before the final norm is fed back. ``norm_output`` has had two meanings:
 
 - SpecForge up to 0.2.0: whether the final norm stands before ``lm_head`` (default true); never what is fed back.
-- SpecForge since its PR 879, TorchSpec (``models/draft/llama3_eagle.py``), vLLM, SGLang, TensorRT-LLM: true feeds the
-state after
-  the norm back (EAGLE 3.1); the norm always stands before ``lm_head``.
+- SpecForge since its pull request 879, TorchSpec (``models/draft/llama3_eagle.py``), vLLM, SGLang, TensorRT-LLM: true feeds the state
+  after the norm back (EAGLE 3.1); the norm always stands before ``lm_head``.
 """
 
 from __future__ import annotations
