@@ -33,8 +33,7 @@ def tool(snapshot: Snapshot | None, dist: Distribution | None = None) -> Tool:
         return "managed"
     if interpreter.venv_creator == "uv" or (dist is not None and dist.installer == "uv"):
         return "uv"
-    installed = snapshot.installed()
-    if "pip" not in installed and snapshot.known("distributions"):
+    if snapshot.known("distributions") and not any(item.name == "pip" for item in snapshot.distributions):
         return "uv"
     return "pip"
 

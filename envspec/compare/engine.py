@@ -93,7 +93,8 @@ def compare(
         variables.each(out, host)
         machine.each(out, host)
     gpu.image_requirements(out, captured)
-    packages.between_hosts(out, captured)
+    tables = {host.label: packages.facts(host) for host in captured}
+    packages.between_hosts(out, captured, tables)
     gpu.between_hosts(out, captured)
     native.between_hosts(out, captured)
     paths.between_hosts(out, captured)
@@ -113,7 +114,7 @@ def compare(
     )
     about = policy.apply(about, spec, baseline, roles=roles, today=today)
     findings = sort_findings([*(item for item, _ in found), *about])
-    tables = {host.label: _table(host) for host in captured}
+    tables = {host.label: {**tables[host.label], **machine.facts(host), **variables.facts(host)} for host in captured}
     groups = _groups(captured, tables, reference)
     columns = _lock_columns(captured, locks)
     rows, counts = _rows(captured, tables, groups, columns, found)
@@ -160,10 +161,6 @@ def _hosts(ordered: Sequence[LabelledSnapshot], locks: Sequence[RoleLock]) -> li
 def _lock_of(role: str | None, locks: Sequence[RoleLock]) -> RoleLock | None:
     own = next((lock for lock in locks if lock.role is not None and lock.role == role), None)
     return own or next((lock for lock in locks if lock.role is None), None)
-
-
-def _table(host: Host) -> dict[Key, Fact]:
-    return {**packages.facts(host), **machine.facts(host), **variables.facts(host)}
 
 
 # Columns.

@@ -9,7 +9,7 @@ from pathlib import PurePath
 from typing import Final
 
 from packaging.specifiers import SpecifierSet
-from packaging.tags import parse_tag
+from packaging.tags import Tag, parse_tag
 
 from envspec import mend
 from envspec.compare.model import Collector, Fact, Host, Key, Split, joined, some
@@ -346,7 +346,7 @@ def declared_requirements(out: Collector, host: Host) -> None:
         for name, dist in sorted(host.installed.items()):
             if not dist.tags or dist.origin.kind in ("system", "conda"):
                 continue
-            tags = frozenset(tag for text in dist.tags if text.count("-") == 2 for tag in parse_tag(text))
+            tags = _tags(dist.tags)
             if tags and target.rank(tags) is None:
                 what = (
                     f"{name} {dist.version} was built for {some(dist.tags, 2)}, which this interpreter does not accept"
@@ -355,6 +355,11 @@ def declared_requirements(out: Collector, host: Host) -> None:
                 out.add(
                     "EP214", name, [host.label], what, row=row_of(name), fix=fix, evidence={"found": list(dist.tags)}
                 )
+
+
+@functools.lru_cache(maxsize=8192)
+def _tags(texts: tuple[str, ...]) -> frozenset[Tag]:
+    return frozenset(tag for text in texts if text.count("-") == 2 for tag in parse_tag(text))
 
 
 def against_spec(out: Collector, host: Host, spec: Spec | None, hosts: Sequence[Host]) -> None:
@@ -393,6 +398,8 @@ def against_spec(out: Collector, host: Host, spec: Spec | None, hosts: Sequence[
 def installed_files(out: Collector, host: Host) -> None:
     """Files that are not what was installed (``--deep``), missing files, and source trees with changes."""
     for name, dist in sorted(host.installed.items()):
+        if dist.verification is None and not dist.problems and not dist.origin.dirty:
+            continue
         row, version = row_of(name), dist.version
         again = mend.reinstall(host.snapshot, f"{name}=={version}", dist=dist)
         faults = dist.verification.faults if dist.verification is not None else ()
@@ -487,11 +494,13 @@ _LEVELS: Final = (
 )
 
 
-def between_hosts(out: Collector, hosts: Sequence[Host]) -> None:
-    """Each package and component over all hosts whose own lock has not already said it."""
+def between_hosts(out: Collector, hosts: Sequence[Host], tables: Mapping[str, Mapping[Key, Fact]]) -> None:
+    """Each package and component over all hosts whose own lock has not already said it.
+
+    ``tables`` are the hosts' :func:`facts` by label.
+    """
     if len(hosts) < 2:
         return
-    tables = {host.label: facts(host) for host in hosts}
     by_label = {host.label: host for host in hosts}
     for key in sorted({key for table in tables.values() for key in table}):
         seen = {table[key].identity if key in table else None for table in tables.values()}

@@ -40,9 +40,10 @@ def _parse(text: str) -> tuple[str, SpecifierSet, Marker | None, str] | None:
 
 
 @functools.lru_cache(maxsize=65536)
-def _accepts(specifier: SpecifierSet, version: str) -> bool:
-    parsed = parse_version(version)
-    return parsed is None or specifier.contains(parsed, prereleases=True)
+def _accepts(text: str, version: str) -> bool:
+    """Whether the requirement of this text takes the version. By text, since hashing a specifier costs more."""
+    requirement, parsed = _parse(text), parse_version(version)
+    return requirement is None or parsed is None or requirement[1].contains(parsed, prereleases=True)
 
 
 def unsatisfied(snapshot: Snapshot, installed: Mapping[str, Distribution] | None = None) -> tuple[Unsatisfied, ...]:
@@ -66,7 +67,7 @@ def unsatisfied(snapshot: Snapshot, installed: Mapping[str, Distribution] | None
             other = present.get(name)
             if other is None and not complete:
                 continue
-            if other is not None and (other.version is None or _accepts(specifier, other.version)):
+            if other is not None and (other.version is None or _accepts(text, other.version)):
                 continue
             if marker is not None:
                 key = str(marker)
