@@ -121,7 +121,7 @@ class ImportFacts:
         """Read a host's answer. Raises ValueError with one sentence when it is not one."""
         try:
             if not isinstance(data, dict) or data.get("schema") != "envspec/imports/1":
-                raise ValueError("it has no schema envspec/imports/1")
+                raise ValueError("the answer about imports has no schema envspec/imports/1")
             scripts = tuple(
                 ScriptFacts(
                     modules={str(m["module"]): ModuleFact.from_dict(m) for m in script["modules"]},

@@ -32,7 +32,8 @@ HERE = Path(__file__).resolve().parent
 PROBE = HERE.parents[1] / "envspec" / "probe_imports.py"
 
 JUDGE = """
-import json, sys, time
+import gc, json, sys, time
+gc.disable()
 sys.path[:] = [p for p in sys.path if p]
 sys.setrecursionlimit(20000)
 import threading
