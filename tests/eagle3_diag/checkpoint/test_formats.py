@@ -243,6 +243,19 @@ def test_eagle_ignores_theta_under_linear_scaling(tmp_path: Path) -> None:
     assert checkpoint.wiring.rope.parameters == {"factor": 2.0}
 
 
+def test_speculators_rope_of_transformers_4_and_5(tmp_path: Path) -> None:
+    """``rope_theta`` and ``rope_scaling`` before Transformers 5, ``rope_parameters`` since."""
+    llama3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 64}
+    newer, older = builders.speculators(Model()), builders.speculators(Model())
+    newer.config["transformer_layer_config"]["rope_parameters"] = llama3 | {"rope_theta": 500000.0}
+    layer = older.config["transformer_layer_config"]
+    del layer["rope_parameters"]
+    layer |= {"rope_theta": 500000.0, "rope_scaling": llama3}
+    ropes = [read(files, tmp_path / str(i)).config.rope for i, files in enumerate((newer, older))]
+    assert ropes[0] == ropes[1]
+    assert (ropes[0].type, ropes[0].theta, ropes[0].parameters["factor"]) == ("llama3", 500000.0, 8.0)
+
+
 def test_speculators_layer_ids_with_the_final_state(tmp_path: Path) -> None:
     files = builders.speculators(Model(), eagle_aux_hidden_state_layer_ids=[2, 4, 5, 8])
     checkpoint = read(files, tmp_path)
