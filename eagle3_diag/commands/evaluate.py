@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import shutil
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ from eagle3_diag.progress import Progress, count_files
 
 if TYPE_CHECKING:
     from eagle3_diag.evaluate import Options
+    from eagle3_diag.report.document import Document
 
 TRAINERS = ("speculators", "specforge", "eagle", "model-optimizer")
 #: More drafted tokens than any server is run with; a larger number is a slip.
@@ -115,7 +117,12 @@ class EvaluateCommand:
                 max_samples=arguments.max_samples,
             ),
         )
-        renderers = {"json": dumps, "html": html.render, "markdown": markdown.render, "speculation_profile": lambda r: dumps(speculation_profile.profile(r))}
+        renderers: dict[str, Callable[[Document], str]] = {
+            "json": dumps,
+            "html": html.render,
+            "markdown": markdown.render,
+            "speculation_profile": lambda each: dumps(speculation_profile.profile(each)),
+        }
         write_all([Output(path, renderers[name](report)) for name, path in files.items()])
         if arguments.json == "-":
             sys.stdout.write(dumps(report))

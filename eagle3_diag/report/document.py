@@ -98,7 +98,7 @@ def document(evaluation: Evaluation, checkpoint: DrafterCheckpoint, target: Targ
 
 def schema() -> dict[str, Any]:
     """The JSON Schema (2020-12) that every report fulfils."""
-    text = resources.files("eagle3_diag.report").joinpath("schema", "report.json").read_text("utf-8")
+    text = (resources.files("eagle3_diag.report") / "schema" / "report.json").read_text("utf-8")
     loaded: dict[str, Any] = json.loads(text)
     return loaded
 

@@ -23,7 +23,7 @@ _STYLE = """
 * { box-sizing: border-box; }
 body { margin: 0; background: var(--paper); color: var(--ink); font: 16px/1.5 system-ui, -apple-system, "Segoe UI", Roboto, sans-serif;
   -webkit-text-size-adjust: 100%; }
-main { max-width: 1080px; margin: 0 auto; padding: 20px 16px 48px; }
+main { max-width: 1080px; margin: 0 auto; padding: 20px 16px 48px; overflow-wrap: anywhere; }
 h1 { font-size: 1.35rem; line-height: 1.25; margin: 0 0 4px; } h2 { font-size: 1.05rem; margin: 28px 0 8px; }
 p { margin: 6px 0; } .faint, figcaption { color: var(--faint); font-size: .88rem; }
 .verdict { border-left: 4px solid var(--warn); background: var(--raised); padding: 12px 16px; border-radius: 0 8px 8px 0; margin: 14px 0; }
