@@ -180,7 +180,13 @@ def build(path: Path, reading: Reading, source: TensorSource, config_bytes: byte
         mla=mla,
         aux_layer_ids=reading.layer_ids,
     )
-    ids = reading.layer_ids[:num_aux] if reading.layer_ids else None
+    written = (reading.layer_ids or ())[:num_aux]
+    ids = tuple(sorted(written))
+    if ids != written:
+        notes.append(
+            f"layer ids {list(written)} are not in depth order; every trainer and engine captures in depth order, so fc's blocks "
+            f"are taken in the order {list(ids)}."
+        )
     wiring = Wiring(
         aux_layer_inputs=tuple(i + reading.id_offset for i in ids) if ids else None,
         norm_before_fc=reading.norm_before_fc,

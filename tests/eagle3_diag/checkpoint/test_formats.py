@@ -264,6 +264,17 @@ def test_speculators_layer_ids_with_the_final_state(tmp_path: Path) -> None:
     assert any("the last (8)" in note for note in checkpoint.notes)
 
 
+@pytest.mark.parametrize(("name", "shift"), [("speculators", 0), ("vllm", 0), ("model-optimizer", 1)])
+def test_layer_ids_out_of_depth_order(name: str, shift: int, tmp_path: Path) -> None:
+    """Hooks and engines capture while the target runs, whatever the order in the file."""
+    files = WRITERS[name](Model())
+    files.config.get("eagle_config", files.config)["eagle_aux_hidden_state_layer_ids"] = [5, 2, 4]
+    checkpoint = read(files, tmp_path)
+    assert checkpoint.config.aux_layer_ids == (5, 2, 4)
+    assert checkpoint.wiring.aux_layer_inputs == (2 + shift, 4 + shift, 5 + shift)
+    assert any("not in depth order" in note for note in checkpoint.notes)
+
+
 def test_target_width_from_fc_when_unsaid(tmp_path: Path) -> None:
     files = builders.specforge(Model(target_hidden=48)).silent("target_hidden_size")
     checkpoint = read(files, tmp_path)
