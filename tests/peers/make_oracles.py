@@ -26,7 +26,7 @@ CASES: dict[str, tuple[str, Callable[[], Case]]] = {
         [
             ("speculators-llama", "speculators", speculators_peer.make, {}),
             ("speculators-residual-yarn", "speculators", speculators_peer.make, {"norm_before_residual": True, "draft_vocab": False, "rope": "yarn"}),
-            ("speculators-qwen3-2-layers", "speculators", speculators_peer.make, {"model": "qwen3", "layers": 2, "rope": "llama3", "lengths": (40, 17)}),
+            ("speculators-qwen3-2-layers", "speculators", speculators_peer.make, {"model": "qwen3", "layers": 2, "rope": "llama3", "lengths": (40, 24)}),
             ("speculators-2-layers-fc-norm", "speculators", speculators_peer.make, {"layers": 2, "norm_before_fc": True, "norm_before_residual": True}),
             ("speculators-packed-bias", "speculators", speculators_peer.make, {"packed": True, "bias": True, "heads": (4, 1, 8), "lengths": (37, 9, 30, 21)}),
             ("speculators-qwen3-residual", "speculators", speculators_peer.make, {"model": "qwen3", "norm_before_residual": True, "heads": (4, 4, 12)}),
