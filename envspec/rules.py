@@ -275,7 +275,7 @@ _ROWS: Final = (
         "noise",
         "wheel-build",
         "The same version comes from a wheel with another build number or tag",
-        "The files are the same, the wheel is another.",
+        "A wheel for another platform or Python, or a rebuilt one, holds other compiled files under the same number.",
         "Nothing is needed; pin the wheel's hash to make it exact.",
     ),
     _rule(
@@ -346,7 +346,7 @@ _ROWS: Final = (
         "EP222",
         "noise",
         "installer-settings",
-        "pip or uv settings that change what an install resolves to differ",
+        "Settings of pip or uv that change what an install resolves to differ",
         "The same command installs other versions or builds on the hosts.",
         "Give the hosts the same pip and uv configuration, or install from a lock with hashes.",
     ),

@@ -197,7 +197,9 @@ def _outside(specifier: SpecifierSet | None, python: Version | None) -> bool:
 
 
 def holds(
-    marker: Marker, environment: Mapping[str, str | frozenset[str]], context: Literal["lock_file", "requirement"]
+    marker: Marker,
+    environment: Mapping[str, str | frozenset[str]],
+    context: Literal["lock_file", "metadata", "requirement"],
 ) -> bool | None:
     """Evaluate a marker with these values and no others; None when it needs one that is not among them.
 

@@ -51,8 +51,11 @@ def read_pylock(path: Path, role: str | None = None) -> Lock:
         pylock = Pylock.from_dict(data)
     except PylockUnsupportedVersionError as error:
         raise UsageError(f"the lock {path} is of a version this program cannot read: {error}") from error
-    except (PylockValidationError, InvalidName, ValueError, TypeError, AttributeError) as error:
-        raise UsageError(f"the lock {path} is not valid: {error}") from error
+    except PylockValidationError as error:
+        place = f" in {error.context!r}" if error.context else ""
+        raise UsageError(f"the lock {path} is not valid: {_first(error.message)}{place}") from error
+    except (InvalidName, ValueError, TypeError, AttributeError) as error:
+        raise UsageError(f"the lock {path} is not valid: {_first(str(error))}") from error
     lines = header_lines(text, "packages")
     packages = []
     for index, package in enumerate(pylock.packages):
@@ -73,6 +76,11 @@ def read_pylock(path: Path, role: str | None = None) -> Lock:
         groups=groups,
         notes=notes,
     )
+
+
+def _first(text: str) -> str:
+    """The first line: a marker's error draws a pointer below it."""
+    return (text.splitlines() or [""])[0].rstrip(":")
 
 
 def _take_variant_wheels(data: dict[str, Any]) -> dict[int, tuple[LockedFile, ...]]:

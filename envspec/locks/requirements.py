@@ -184,8 +184,10 @@ def _place(place: str, hashes: frozenset[str], *, editable: bool = False) -> Dir
     url = place.split("#")[0]
     if _VCS.match(url):
         head, _, revision = url.rpartition("@")
-        commit = revision if head and "/" not in revision and _HEX.fullmatch(revision) else None
-        return Direct(kind="vcs", url=url.split("+", 1)[1], commit=commit, editable=editable, hashes=hashes)
+        named = bool(head) and "/" not in revision  # else the "@" belongs to the login
+        commit = revision if named and _HEX.fullmatch(revision) else None
+        place = (head if named else url).split("+", 1)[1]
+        return Direct(kind="vcs", url=place, commit=commit, editable=editable, hashes=hashes)
     archive = url.endswith((".whl", ".zip", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz"))
     if archive and not editable:
         return Direct(kind="archive", url=url, hashes=hashes)

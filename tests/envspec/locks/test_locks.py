@@ -1,0 +1,501 @@
+"""Locks of each format: read strictly, evaluated for hosts that are not the running one."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from packaging.markers import default_environment
+from packaging.tags import sys_tags
+
+from envspec.errors import UsageError
+from envspec.locks import Lock, Target, load_lock, load_role_locks
+from envspec.locks.target import platforms
+from envspec.snapshot import Interpreter, Libc
+from tests.envspec.compare.make import MARKERS, snap
+
+SHA = "a" * 64
+HEAD = 'lock-version = "1.0"\ncreated-by = "test"\n'
+
+
+def target(glibc: str = "2.36", python: str = "3.12.4", machine: str = "x86_64", **markers: str) -> Target:
+    base = snap("x")
+    assert base.interpreter is not None
+    minor = ".".join(python.split(".")[:2])
+    values = {**MARKERS, "python_full_version": python, "python_version": minor, "platform_machine": machine, **markers}
+    interpreter = Interpreter(
+        implementation="cpython",
+        version=python,
+        executable="/x",
+        prefix="/x",
+        base_prefix="/x",
+        soabi=f"cpython-{minor.replace('.', '')}",
+        platform=f"linux-{machine}",
+    )
+    return Target.of(snap("x", interpreter=interpreter, markers=values, libc=Libc(family="glibc", version=glibc)))
+
+
+def write(folder: Path, name: str, text: str) -> Path:
+    path = folder / name
+    path.write_text(textwrap.dedent(text))
+    return path
+
+
+def versions(lock: Lock, host: Target | None = None) -> dict[str, str | None]:
+    return {name: item.version for name, item in lock.resolve(host or target()).packages.items()}
+
+
+def wheel(name: str, tag: str, version: str = "1.0") -> str:
+    file = f"{name}-{version}-{tag}.whl"
+    return f'{{ name = "{file}", url = "https://files.example/{file}", hashes = {{ sha256 = "{SHA}" }} }}'
+
+
+class TestTarget:
+    @pytest.mark.skipif(sys.platform != "linux", reason="compares with the running Linux interpreter")
+    def test_tags_of_this_interpreter_are_the_ones_packaging_gives(self) -> None:
+        """Synthesised from the facts a probe tells, in the same order."""
+        import platform
+        import sysconfig
+
+        libc, libc_version = platform.libc_ver()
+        interpreter = Interpreter(
+            implementation=sys.implementation.name,
+            version=platform.python_version(),
+            executable=sys.executable,
+            prefix=sys.prefix,
+            base_prefix=sys.base_prefix,
+            soabi=sysconfig.get_config_var("SOABI"),
+            platform=sysconfig.get_platform(),
+            free_threaded=bool(sysconfig.get_config_var("Py_GIL_DISABLED")),
+        )
+        markers = {key: str(value) for key, value in default_environment().items()}
+        here = Target.of(
+            snap("x", interpreter=interpreter, markers=markers, libc=Libc(family=libc, version=libc_version))
+        )
+        assert here.tags is not None
+        assert list(here.tags) == list(dict.fromkeys(sys_tags()))
+
+    def test_manylinux_of_a_foreign_glibc(self) -> None:
+        tags = list(platforms("linux-x86_64", "glibc", "2.17"))
+        assert tags[:3] == ["linux_x86_64", "manylinux_2_17_x86_64", "manylinux2014_x86_64"]
+        assert tags[-2:] == ["manylinux_2_5_x86_64", "manylinux1_x86_64"]
+        assert "manylinux2010_x86_64" in tags
+        assert "manylinux_2_18_x86_64" not in tags
+
+    def test_aarch64_begins_at_2_17(self) -> None:
+        assert list(platforms("linux-aarch64", "glibc", "2.18")) == [
+            "linux_aarch64",
+            "manylinux_2_18_aarch64",
+            "manylinux_2_17_aarch64",
+            "manylinux2014_aarch64",
+        ]
+
+    def test_musl_and_mac_and_windows(self) -> None:
+        assert list(platforms("linux-x86_64", "musl", "1.2"))[1:] == [f"musllinux_1_{n}_x86_64" for n in (2, 1, 0)]
+        assert "macosx_12_0_arm64" in list(platforms("macosx-14.0-arm64", None, None))
+        assert list(platforms("win-amd64", None, None)) == ["win_amd64"]
+
+    def test_markers_that_are_not_known_are_not_taken_from_here(self, tmp_path: Path) -> None:
+        """A marker that the host did not tell is undecided; the running interpreter's value is never used."""
+        path = write(tmp_path, "r.lock", "six==1.0 ; sys_platform == 'linux'\nidna==3.0\n")
+        resolved = load_lock(path).resolve(Target(markers={}))
+        assert set(resolved.packages) == {"idna"}
+        assert resolved.undecided == {"six"}
+
+
+class TestRequirements:
+    def test_hashes_markers_continuations_and_comments(self, tmp_path: Path) -> None:
+        path = write(
+            tmp_path,
+            "requirements.lock",
+            f"""\
+            # made by a tool
+            --index-url https://index.example/simple
+            numpy==2.0.0 ; python_version >= '3.10' \\
+                --hash=sha256:{SHA} \\
+                --hash=sha256:{"B" * 64}
+                # via demo
+            tomli==2.0 ; python_version < '3.11'   # old
+            Ruamel.Yaml == 0.18.6
+            odd===2024a
+            """,
+        )
+        lock = load_lock(path)
+        assert versions(lock) == {"numpy": "2.0.0", "ruamel-yaml": "0.18.6", "odd": "2024a"}
+        numpy = lock.packages[0]
+        assert numpy.hashes == {f"sha256:{SHA}", f"sha256:{'b' * 64}"}
+        assert numpy.index == "https://index.example/simple"
+        assert [item.line for item in lock.packages] == [3, 7, 8, 9]
+
+    def test_places(self, tmp_path: Path) -> None:
+        commit = "c" * 40
+        path = write(
+            tmp_path,
+            "requirements.txt",
+            f"""\
+            demo @ git+https://git.example/demo.git@{commit}
+            fast @ https://files.example/fast-1.5-cp312-cp312-linux_x86_64.whl#sha256={SHA}
+            -e git+https://git.example/edit.git@main#egg=edit
+            ./local-0.3.tar.gz
+            """,
+        )
+        demo, fast, edit, local = load_lock(path).packages
+        assert demo.direct is not None
+        assert (demo.direct.kind, demo.direct.commit, demo.direct.url) == (
+            "vcs",
+            commit,
+            "https://git.example/demo.git",
+        )
+        assert (fast.name, fast.version) == ("fast", "1.5")
+        assert fast.direct is not None
+        assert fast.direct.hashes == {f"sha256:{SHA}"}
+        assert edit.direct is not None
+        assert (edit.name, edit.direct.editable, edit.direct.commit) == ("edit", True, None)
+        assert (local.name, local.version) == ("local", "0.3")
+
+    def test_includes(self, tmp_path: Path) -> None:
+        write(tmp_path, "base.lock", "six==1.0\n")
+        path = write(tmp_path, "all.lock", "-r base.lock\nidna==3.0\n")
+        assert versions(load_lock(path)) == {"six": "1.0", "idna": "3.0"}
+        write(tmp_path, "base.lock", "-r all.lock\n")
+        with pytest.raises(UsageError, match="includes itself"):
+            load_lock(path)
+
+    @pytest.mark.parametrize(
+        ("text", "message"),
+        [
+            ("numpy>=2\n", r"r.lock:1: 'numpy>=2' is not pinned to one version"),
+            ("six==1.0\nnumpy==2.*\n", r"r.lock:2: .* is not pinned"),
+            ("six == 1.0 garbage\n", r"r.lock:1: .* is not a requirement"),
+            ("# nothing\n", r"lists no package"),
+        ],
+    )
+    def test_what_is_no_lock(self, tmp_path: Path, text: str, message: str) -> None:
+        with pytest.raises(UsageError, match=message):
+            load_lock(write(tmp_path, "r.lock", text))
+
+
+class TestPylock:
+    def test_single_use(self, tmp_path: Path) -> None:
+        path = write(
+            tmp_path,
+            "pylock.toml",
+            HEAD
+            + f"""\
+[[packages]]
+name = "fast"
+version = "1.0"
+index = "https://index.example/simple"
+wheels = [{wheel("fast", "cp312-cp312-manylinux_2_39_x86_64")}, {wheel("fast", "cp312-cp312-manylinux_2_17_x86_64")}]
+
+[[packages]]
+name = "old"
+version = "1.0"
+marker = "python_version < '3.11'"
+wheels = [{wheel("old", "py3-none-any")}]
+""",
+        )
+        lock = load_lock(path)
+        resolved = lock.resolve(target())
+        assert resolved.chosen["fast"].name.endswith("manylinux_2_17_x86_64.whl")
+        assert lock.resolve(target(glibc="2.40")).chosen["fast"].name.endswith("manylinux_2_39_x86_64.whl")
+        assert set(resolved.packages) == {"fast"}
+        assert [item.line for item in lock.packages] == [3, 9]
+        (fault,) = lock.resolve(target(glibc="2.5")).faults
+        assert (fault.kind, fault.name, fault.line) == ("no-wheel", "fast", 3)
+
+    def test_every_fault_is_listed_not_the_first_only(self, tmp_path: Path) -> None:
+        path = write(
+            tmp_path,
+            "pylock.toml",
+            HEAD
+            + 'requires-python = ">=3.13"\nenvironments = ["sys_platform == \'win32\'"]\n'
+            + "".join(
+                f'[[packages]]\nname = "{name}"\nversion = "1.0"\nwheels = [{wheel(name, "cp313-cp313-win_amd64")}]\n'
+                for name in ("one", "two")
+            ),
+        )
+        faults = load_lock(path).resolve(target()).faults
+        assert [(fault.kind, fault.name) for fault in faults] == [
+            ("python", None),
+            ("environment", None),
+            ("no-wheel", "one"),
+            ("no-wheel", "two"),
+        ]
+
+    def test_two_versions_at_once(self, tmp_path: Path) -> None:
+        text = "".join(
+            f'[[packages]]\nname = "six"\nversion = "{v}"\nwheels = [{wheel("six", "py3-none-any", v)}]\n'
+            for v in ("1.0", "2.0")
+        )
+        resolved = load_lock(write(tmp_path, "pylock.toml", HEAD + text)).resolve(target())
+        assert [fault.kind for fault in resolved.faults] == ["ambiguous"]
+        assert resolved.packages["six"].version == "1.0"
+
+    def test_role_is_group_then_extra_then_default(self, tmp_path: Path) -> None:
+        entries = {
+            "always": "",
+            "train": "'training' in dependency_groups",
+            "infer": "'inference' in dependency_groups",
+            "fast": "'speed' in extras",
+            "base": "'main' in dependency_groups",
+        }
+        text = HEAD + 'extras = ["speed"]\ndependency-groups = ["training", "inference"]\ndefault-groups = ["main"]\n'
+        for name, marker in entries.items():
+            condition = f'marker = "{marker}"\n' if marker else ""
+            text += (
+                f'[[packages]]\nname = "{name}"\nversion = "1.0"\n{condition}wheels = [{wheel(name, "py3-none-any")}]\n'
+            )
+        path = write(tmp_path, "pylock.toml", text)
+        assert set(versions(load_lock(path))) == {"always", "base"}
+        assert set(versions(load_lock(path, "Training"))) == {"always", "train"}
+        assert set(versions(load_lock(path, "inference"))) == {"always", "infer"}
+        assert set(versions(load_lock(path, "speed"))) == {"always", "fast", "base"}
+        assert set(versions(load_lock(path, "unknown"))) == {"always", "base"}
+
+    def test_role_lookup_order_in_a_directory(self, tmp_path: Path) -> None:
+        entry = '[[packages]]\nname = "six"\nversion = "{0}"\nwheels = [{1}]\n'
+        for name, version in (("pylock.toml", "1.0"), ("pylock.infer.toml", "2.0")):
+            write(tmp_path, name, HEAD + entry.format(version, wheel("six", "py3-none-any", version)))
+        assert versions(load_lock(tmp_path, "infer")) == {"six": "2.0"}
+        assert versions(load_lock(tmp_path, "train")) == {"six": "1.0"}
+        locks = load_role_locks(tmp_path, ["train", "infer"])
+        assert [(lock.role, Path(lock.lock.path).name) for lock in locks] == [
+            ("infer", "pylock.infer.toml"),
+            (None, "pylock.toml"),
+        ]
+
+    def test_sources(self, tmp_path: Path) -> None:
+        path = write(
+            tmp_path,
+            "pylock.toml",
+            HEAD
+            + f"""\
+[[packages]]
+name = "vcs"
+vcs = {{ type = "git", url = "https://git.example/v", commit-id = "{"D" * 40}" }}
+[[packages]]
+name = "tree"
+directory = {{ path = ".", editable = true }}
+[[packages]]
+name = "archive"
+version = "1.0"
+archive = {{ url = "https://files.example/archive-1.0.tar.gz", hashes = {{ sha256 = "{SHA}" }} }}
+""",
+        )
+        vcs, tree, archive = (item.direct for item in load_lock(path).packages)
+        assert vcs is not None
+        assert (vcs.kind, vcs.commit) == ("vcs", "d" * 40)
+        assert tree is not None
+        assert (tree.kind, tree.editable) == ("directory", True)
+        assert archive is not None
+        assert (archive.kind, archive.hashes) == ("archive", {f"sha256:{SHA}"})
+
+    def test_variant_wheel_does_not_fail_the_file(self, tmp_path: Path) -> None:
+        """PEP 825 adds a label to the file name, which the wheel parser of today refuses for the whole lock."""
+        text = HEAD + (
+            f'[[packages]]\nname = "torch"\nversion = "2.9.1"\nwheels = [{wheel("torch", "cp312-cp312-linux_x86_64-cu128", "2.9.1")}]\n'
+            f'[[packages]]\nname = "six"\nversion = "1.0"\nwheels = [{wheel("six", "py3-none-any")}, {wheel("six", "py3-none-any-x86_64_v3")}]\n'
+        )
+        lock = load_lock(write(tmp_path, "pylock.toml", text))
+        resolved = lock.resolve(target())
+        assert versions(lock) == {"torch": "2.9.1", "six": "1.0"}
+        assert resolved.faults == ()
+        assert resolved.chosen["torch"].opaque
+        assert resolved.chosen["six"].name == "six-1.0-py3-none-any.whl"
+        assert lock.packages[0].hashes == {f"sha256:{SHA}"}
+        assert "PEP 825" in lock.notes[0]
+
+    @pytest.mark.parametrize(
+        ("text", "message"),
+        [
+            (HEAD, "no 'packages' array: it is cut short"),
+            ("lock-version = '2.0'\ncreated-by = 'x'\npackages = []\n", "version this program cannot read"),
+            (HEAD + "packages = [{ version = '1.0' }]\n", r"packages\[0\].*name|name.*packages\[0\]"),
+            (HEAD + "packages = 3\n", "not valid"),
+            (HEAD + '[[packages]]\nname = "Six"\nversion = "1"\n', "not valid"),
+            ("= nonsense", "not valid TOML"),
+        ],
+    )
+    def test_bad_files(self, tmp_path: Path, text: str, message: str) -> None:
+        with pytest.raises(UsageError, match=message) as caught:
+            load_lock(write(tmp_path, "pylock.toml", text))
+        assert "pylock.toml" in str(caught.value)
+
+
+UV = """\
+version = 1
+revision = 5
+requires-python = ">=3.10"
+conflicts = [[{ package = "demo", group = "inference" }, { package = "demo", group = "training" }]]
+
+[[package]]
+name = "demo"
+version = "0.1"
+source = { virtual = "." }
+dependencies = [
+    { name = "base", extra = ["more"] },
+    { name = "tomli", marker = "python_full_version < '3.11'" },
+    { name = "idna", version = "3.6", source = { registry = "https://index.example/simple" }, marker = "extra == 'group-4-demo-training'" },
+    { name = "idna", version = "3.7", source = { registry = "https://index.example/simple" }, marker = "extra == 'group-4-demo-inference' or extra != 'group-4-demo-training'" },
+]
+
+[package.optional-dependencies]
+fast = [{ name = "speed" }]
+
+[package.dev-dependencies]
+dev = [{ name = "pytest" }]
+inference = [{ name = "server" }]
+training = [{ name = "trainer" }]
+
+[[package]]
+name = "base"
+version = "1.0"
+source = { registry = "https://index.example/simple" }
+dependencies = [{ name = "cycle" }]
+
+[package.optional-dependencies]
+more = [{ name = "extra-dep" }]
+
+[[package]]
+name = "cycle"
+version = "1.0"
+source = { registry = "https://index.example/simple" }
+dependencies = [{ name = "base" }]
+
+[[package]]
+name = "idna"
+version = "3.6"
+source = { registry = "https://index.example/simple" }
+
+[[package]]
+name = "idna"
+version = "3.7"
+source = { registry = "https://index.example/simple" }
+
+[[package]]
+name = "git-dep"
+version = "0.5"
+source = { git = "https://git.example/g?rev=main#0123456789012345678901234567890123456789" }
+"""
+
+
+class TestUvLock:
+    @pytest.fixture
+    def path(self, tmp_path: Path) -> Path:
+        names = ("tomli", "speed", "pytest", "server", "trainer", "extra-dep")
+        rest = "".join(
+            f'\n[[package]]\nname = "{name}"\nversion = "1.0"\nsource = {{ registry = "https://index.example/simple" }}\n'
+            for name in names
+        )
+        return write(tmp_path, "uv.lock", UV + rest)
+
+    def test_default_role_takes_dev(self, path: Path) -> None:
+        assert versions(load_lock(path)) == {
+            "base": "1.0",
+            "extra-dep": "1.0",
+            "cycle": "1.0",
+            "idna": "3.7",
+            "pytest": "1.0",
+        }
+
+    def test_conflicting_groups(self, path: Path) -> None:
+        training, inference = (versions(load_lock(path, role)) for role in ("training", "inference"))
+        assert (training["idna"], inference["idna"]) == ("3.6", "3.7")
+        assert "trainer" in training
+        assert "server" in inference
+        assert "pytest" not in training
+
+    def test_extra_and_markers(self, path: Path) -> None:
+        assert "speed" in versions(load_lock(path, "fast"))
+        assert "tomli" in versions(load_lock(path), target(python="3.10.2"))
+
+    def test_git_source(self, path: Path) -> None:
+        package = next(item for item in load_lock(path).packages if item.name == "git-dep")
+        assert package.direct is not None
+        assert package.direct.commit == "0123456789012345678901234567890123456789"
+
+    @pytest.mark.parametrize(
+        ("text", "message"),
+        [
+            ("version = 1\n", "no 'package' array"),
+            ("version = 2\n", "version 2"),
+            ("version = 1\n[[package]]\nversion = '1'\n", r"package\[0\]: expected a table with a 'name'"),
+            (
+                "version = 1\n[[package]]\nname='a'\ndependencies=[{name='b', marker='%%'}]\n",
+                r"package\[0\].dependencies\[0\].marker",
+            ),
+        ],
+    )
+    def test_bad_files(self, tmp_path: Path, text: str, message: str) -> None:
+        with pytest.raises(UsageError, match=message):
+            load_lock(write(tmp_path, "uv.lock", text))
+
+
+def test_lock_of_an_environment_made_by_uv(tmp_path: Path) -> None:
+    """uv's own pylock and requirements exports of one uv.lock agree with the walk of its graph, offline."""
+    for name, needs in (("lib", ""), ("app", '"lib"')):
+        folder = tmp_path / name
+        (folder / name).mkdir(parents=True)
+        (folder / name / "__init__.py").write_text("")
+        sources = '[tool.uv.sources]\nlib = { path = "../lib" }\n' if needs else ""
+        (folder / "pyproject.toml").write_text(
+            f'[project]\nname = "{name}"\nversion = "1.0"\nrequires-python = ">=3.10"\ndependencies = [{needs}]\n{sources}'
+        )
+    app = tmp_path / "app"
+    uv = [sys.executable, "-m", "uv"]
+    subprocess.run([*uv, "lock", "--offline", "-q"], cwd=app, check=True)
+    subprocess.run(
+        [*uv, "export", "--offline", "-q", "--format", "pylock.toml", "-o", "pylock.toml"], cwd=app, check=True
+    )
+    walked = load_lock(app / "uv.lock").resolve(target())
+    exported = load_lock(app / "pylock.toml").resolve(target())
+    assert set(walked.packages) - {"app"} == set(exported.packages) - {"app"} == {"lib"}
+    assert walked.packages["lib"].direct is not None
+
+
+def test_missing_file_and_wrong_kind(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="cannot read the lock"):
+        load_lock(tmp_path / "none.lock")
+    with pytest.raises(UsageError, match=r"there is no pylock\.toml, uv\.lock or requirements\.lock"):
+        load_lock(tmp_path)
+    (tmp_path / "pyproject.toml").write_text("")
+    with pytest.raises(UsageError, match="is a project, not a lock"):
+        load_lock(tmp_path / "pyproject.toml")
+    (tmp_path / "bytes.lock").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(UsageError, match="not UTF-8"):
+        load_lock(tmp_path / "bytes.lock")
+
+
+NAMES = ("pylock.toml", "uv.lock", "requirements.lock")
+SEEDS = {
+    "pylock.toml": HEAD
+    + f'[[packages]]\nname = "six"\nversion = "1.0"\nmarker = "os_name == \'nt\'"\nwheels = [{wheel("six", "py3-none-any")}]\n',
+    "uv.lock": UV,
+    "requirements.lock": f"six==1.0 ; os_name == 'nt' --hash=sha256:{SHA}\n-e ./x\ndemo @ git+https://x.example/y@{'a' * 40}\n",
+}
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.sampled_from(NAMES), st.data())
+def test_a_damaged_lock_is_read_or_refused_in_one_sentence(
+    tmp_path_factory: pytest.TempPathFactory, name: str, data: st.DataObject
+) -> None:
+    """Cut, spliced and noisy files: never another exception, never an empty lock out of a cut one."""
+    seed = SEEDS[name]
+    start = data.draw(st.integers(0, len(seed)))
+    end = data.draw(st.integers(start, len(seed)))
+    filler = data.draw(st.text(alphabet=" \n[]{}=\"'#\\,.;:abc019-%\x00\u2028", max_size=12))
+    path = tmp_path_factory.mktemp("fuzz") / name
+    path.write_text(seed[:start] + filler + seed[end:], encoding="utf-8")
+    refused = None
+    try:
+        load_lock(path).resolve(target())
+    except UsageError as error:
+        refused = str(error)
+    assert refused is None or ("\n" not in refused and name in refused)

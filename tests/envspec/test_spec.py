@@ -1,0 +1,234 @@
+"""envspec.yaml: everything it can say is read, and every mistake names file, line and key path."""
+
+from __future__ import annotations
+
+import textwrap
+from datetime import date
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from envspec.errors import UsageError
+from envspec.spec import find_spec, init_text, load_spec
+
+FULL = """\
+version: 1
+hosts:
+  laptop: local
+  gpu-a:
+    target: user@gpu-a:~/env/bin/python3
+    role: infer
+lock: pylock.toml
+requires: [Torch]
+versions:
+  torch: ">=2.9,<2.11"
+roles:
+  train: {lock: train.lock, scripts: [scripts/train.py, -m tools.check]}
+  infer:
+    lock: infer.lock
+    baseline: gpu-a
+    requires: [speculators, Flash_Attn]
+    versions: {torch: "==2.10.*"}
+    scripts: scripts/serve.py
+declared:
+  - package: Transformers
+    roles: [train, infer]
+    reason: the server pins its own
+  - variable: NCCL_*
+ignore:
+  - code: ep304
+    subject: "*"
+    hosts: [gpu-*]
+    reason: updated in spring
+    until: 2027-03-31
+severity:
+  EP203: breaks
+fail-on: results
+"""
+
+
+def write(folder: Path, text: str, name: str = "envspec.yaml") -> Path:
+    path = folder / name
+    path.write_text(textwrap.dedent(text))
+    return path
+
+
+def test_everything_is_read(tmp_path: Path) -> None:
+    spec = load_spec(write(tmp_path, FULL))
+    assert spec.hosts["laptop"].target == "local"
+    assert (spec.hosts["gpu-a"].target, spec.hosts["gpu-a"].role) == ("user@gpu-a:~/env/bin/python3", "infer")
+    assert spec.required("infer") == ("torch", "speculators", "flash-attn")
+    assert spec.required("unknown") == ("torch",)
+    assert str(spec.policies("infer")["torch"]) == "==2.10.*"
+    assert "2.10.1" in spec.policies("train")["torch"]
+    assert spec.roles["infer"].scripts == ("scripts/serve.py",)
+    assert spec.baseline_of("infer") == "gpu-a"
+    assert spec.declaration("package", "transformers", ["train", "infer"]) is spec.declared[0]
+    assert spec.declaration("package", "transformers", ["train", "other"]) is None
+    assert spec.declaration("variable", "NCCL_ALGO", ["a", "b"]) is spec.declared[1]
+    assert spec.declaration("variable", "NCCL_ALGO", ["a", None]) is None
+    (ignore,) = spec.ignores
+    assert (ignore.code, ignore.until, ignore.line) == ("EP304", date(2027, 3, 31), 25)
+    assert (spec.severity[0].code, spec.severity[0].severity) == ("EP203", "breaks")
+    assert spec.fail_on == "results"
+    assert spec.root == tmp_path
+
+
+def test_pyproject_table(tmp_path: Path) -> None:
+    path = write(
+        tmp_path,
+        """\
+        [project]
+        name = "demo"
+        [tool.envspec]
+        fail-on = "any"
+        [tool.envspec.hosts]
+        gpu = "user@gpu"
+        [tool.envspec.roles.infer]
+        requires = ["speculators"]
+        [[tool.envspec.ignore]]
+        code = "EP304"
+        reason = "known"
+        until = 2027-03-31
+        """,
+        "pyproject.toml",
+    )
+    spec = load_spec(path)
+    assert spec.required("infer") == ("speculators",)
+    assert spec.ignores[0].until == date(2027, 3, 31)
+    assert spec.ignores[0].line == 9
+    assert find_spec(tmp_path) == path
+    assert find_spec(write(tmp_path, "version: 1\n").parent) == tmp_path / "envspec.yaml"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("hots: {}\n", r"envspec.yaml:1: hots: there is no such key; did you mean 'hosts'"),
+        ("version: 2\n", r":1: version: expected 1, found 2"),
+        ("hosts:\n  a: {role: x}\n", r":2: hosts.a: the key 'target' is missing"),
+        ("hosts:\n  a: {target: 3}\n", r":2: hosts.a.target: expected text, found a number"),
+        ("hosts:\n  a: -oProxyCommand=x\n", r":2: hosts.a: '-oProxyCommand=x' is not a host"),
+        (
+            "roles: {infer: {}}\nhosts:\n  a:\n    target: local\n    role: infr\n",
+            r":5: hosts.a.role: there is no role 'infr'; did you mean 'infer'",
+        ),
+        ("hosts: [a]\n", r":1: hosts: expected a table, found a list"),
+        (
+            "roles:\n  infer:\n    versions:\n      torch: 2.9\n",
+            r":4: roles.infer.versions.torch: expected a specifier in quotes",
+        ),
+        ("versions:\n  torch: 'about 2'\n", r":2: versions.torch: 'about 2' is not a version specifier"),
+        (
+            "requires: ['torch>=2']\n",
+            r":1: requires\[0\]: 'torch>=2' is not a package name; versions go under 'versions'",
+        ),
+        ("ignore:\n  - code: EP999\n    reason: x\n", r":2: ignore\[0\].code: there is no finding code 'EP999'"),
+        ("ignore:\n  - code: EP304\n", r":2: ignore\[0\]: the key 'reason' is missing"),
+        (
+            "ignore:\n  - {code: EP304, reason: x, until: soon}\n",
+            r":2: ignore\[0\].until: expected a date such as 2027-01-31, found 'soon'",
+        ),
+        ("severity:\n  EP304: fatal\n", r":2: severity.EP304: expected breaks, results or noise, found 'fatal'"),
+        ("declared:\n  - roles: [a]\n", r":2: declared\[0\]: expected one of package"),
+        (
+            "roles: {a: {}}\ndeclared:\n  - {package: x, roles: [b]}\n",
+            r":3: declared\[0\].roles\[0\]: there is no role 'b'",
+        ),
+        ("fail-on: sometimes\n", r":1: fail-on: expected breaks, results, any or never"),
+        ("lock: a\nlock: b\n", r":2: lock: this key stands twice"),
+        ("hosts:\n\t a: b\n", r"envspec.yaml:2: this is not valid YAML"),
+        ("- a\n", r"envspec.yaml: expected a table, found a list"),
+        ("a: &x [*x]\n", r"refers to itself"),
+        ("1: x\n", r"the key 1 is not text"),
+        ("hosts: !!python/object:os.system {}\n", r"not valid YAML"),
+    ],
+)
+def test_a_mistake_names_line_and_key(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message) as caught:
+        load_spec(write(tmp_path, text))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_mistake_in_toml_names_line_and_key(tmp_path: Path) -> None:
+    path = write(tmp_path, '[tool.envspec]\n[tool.envspec.roles.infer]\nversions = { torch = "x" }\n', "pyproject.toml")
+    with pytest.raises(UsageError, match=r"pyproject.toml:3: roles.infer.versions.torch: 'x' is not a version"):
+        load_spec(path)
+    with pytest.raises(UsageError, match="not valid TOML"):
+        load_spec(write(tmp_path, "[[", "pyproject.toml"))
+
+
+def test_missing_file(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="cannot read the spec"):
+        load_spec(tmp_path / "none.yaml")
+    assert find_spec(tmp_path) is None
+
+
+def test_init_reads_back(tmp_path: Path) -> None:
+    """What init writes is what was found, and it is a valid spec."""
+    text = init_text(
+        [("gpu-a", "user@gpu:~/env/bin/python3", "infer"), ("here", "local", "train"), ("odd", "image:a: #b", None)],
+        locks={"train": "docker/train.lock", None: "uv.lock"},
+        scripts={"infer": ["scripts/serve.py"]},
+    )
+    spec = load_spec(write(tmp_path, text))
+    assert {name: (item.target, item.role) for name, item in spec.hosts.items()} == {
+        "gpu-a": ("user@gpu:~/env/bin/python3", "infer"),
+        "here": ("local", "train"),
+        "odd": ("image:a: #b", None),
+    }
+    assert spec.lock == "uv.lock"
+    assert spec.roles["train"].lock == "docker/train.lock"
+    assert spec.roles["infer"].scripts == ("scripts/serve.py",)
+    assert load_spec(write(tmp_path, init_text())).hosts == {}
+    examples = [line for line in text.splitlines() if line.startswith("#  ")]
+    assert examples, "the commented examples are there"
+    declared = "\n".join(line[1:].replace("#", " #") for line in examples)
+    assert yaml.safe_load(declared)
+
+
+names = st.text(min_size=1, max_size=12).filter(
+    lambda text: text.strip() and not text.startswith("-") and all(ord(c) >= 32 for c in text)
+)
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    st.lists(
+        st.tuples(names, names, st.none() | st.sampled_from(["train", "infer"])),
+        max_size=3,
+        unique_by=lambda item: item[0],
+    )
+)
+def test_init_quotes_whatever_it_is_given(
+    tmp_path_factory: pytest.TempPathFactory, hosts: list[tuple[str, str, str | None]]
+) -> None:
+    hosts = [
+        (name, target, role)
+        for name, target, role in hosts
+        if all(ord(c) < 0xD800 and ord(c) not in range(0x7F, 0xA0) for c in name + target)
+    ]
+    path = tmp_path_factory.mktemp("init") / "envspec.yaml"
+    path.write_text(init_text(hosts), encoding="utf-8")
+    assert {(item.name, item.target, item.role) for item in load_spec(path).hosts.values()} == set(hosts)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_a_damaged_spec_is_read_or_refused_in_one_sentence(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    start = data.draw(st.integers(0, len(FULL)))
+    end = data.draw(st.integers(start, len(FULL)))
+    filler = data.draw(st.text(alphabet=" \n[]{}:-'\"#&*!|>%@`\t\x00\x85abc019", max_size=10))
+    path = tmp_path_factory.mktemp("fuzz") / "envspec.yaml"
+    path.write_text(FULL[:start] + filler + FULL[end:], encoding="utf-8")
+    refused = None
+    try:
+        load_spec(path)
+    except UsageError as error:
+        refused = str(error)
+    assert refused is None or ("\n" not in refused and "envspec.yaml" in refused)
