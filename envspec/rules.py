@@ -467,7 +467,7 @@ _ROWS: Final = (
         "EP311",
         "results",
         "cuda-differs",
-        "torch is built for different CUDA versions or architectures",
+        "PyTorch is built for different CUDA versions or architectures",
         "Other libraries and other kernels run.",
         "Install the same torch build everywhere.",
     ),
