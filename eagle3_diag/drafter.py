@@ -283,7 +283,10 @@ class Drafter:
         second = self.weights.get("layers.0.hidden_norm.weight")
         of = {"own": (first, second), "other": (second, first), "none": (None, None)}
         embedded_RH = rms_norm(embedded_RH, of[self.wiring.embedding_norm][0], self.eps)
-        normed_RH = rms_norm(state_RH, of[self.wiring.hidden_norm][1], self.eps)
+        if self.wiring.hidden_norm == "both":
+            normed_RH = rms_norm(rms_norm(state_RH, first, self.eps), second, self.eps)
+        else:
+            normed_RH = rms_norm(state_RH, of[self.wiring.hidden_norm][1], self.eps)
         residual_RH = normed_RH if self.wiring.residual == "after-norm" else state_RH
         pair = (embedded_RH, normed_RH) if self.wiring.concat == "embedding-first" else (normed_RH, embedded_RH)
         return torch.cat(pair, dim=-1), residual_RH

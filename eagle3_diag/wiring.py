@@ -31,7 +31,8 @@ class Wiring:
     First layer
         ``concat``: what comes first in the attention's input. ``fc``: ``skipped`` hands the (last) state on unprojected.
         ``norm_before_fc`` (``input_norm`` over all states), ``fc_norm`` (one norm per state), then for each norm of the
-        drafter whether its ``own`` weight is used, ``none``, or the ``other`` one of the input pair.
+        drafter whether its ``own`` weight is used, ``none``, or the ``other`` one of the input pair; ``hidden_norm: both`` is
+        hidden_norm(input_layernorm(state)), as Model-Optimizer 0.41 and later trains (no server does it).
         ``residual``: taken ``before-norm`` or ``after-norm`` (``norm_before_residual: true``).
         ``attention_bias``: whether stored q/k/v biases are loaded.
     Later draft steps
@@ -56,7 +57,7 @@ class Wiring:
     norm_before_fc: bool = False
     fc_norm: bool = False
     embedding_norm: NormSource = "own"
-    hidden_norm: NormSource = "own"
+    hidden_norm: NormSource | Literal["both"] = "own"
     post_attention_norm: Literal["own", "none"] = "own"
     output_norm: Literal["own", "none"] = "own"
     residual: Literal["before-norm", "after-norm"] = "before-norm"

@@ -25,6 +25,7 @@ CHANGES: dict[str, dict[str, object]] = {
     "fc-skipped": {"fc": "skipped"},
     "embedding-norm-missing": {"embedding_norm": "none"},
     "norms-swapped": {"embedding_norm": "other", "hidden_norm": "other"},
+    "hidden-norm-twice": {"hidden_norm": "both"},
     "hidden-norm-missing": {"hidden_norm": "none"},
     "post-attention-norm-missing": {"post_attention_norm": "none"},
     "output-norm-missing": {"output_norm": "none"},
