@@ -4,7 +4,7 @@ Two things read otherwise than they are. Its ``forward`` moves the fed-back stat
 its row r at step k is the draft begun at row r-k, and its attention mask (``get_ttt_msk_func``) shows that row exactly the keys of rows
 <= r-k and of its own earlier steps, at position r. So it is the same computation as everybody's, numbered otherwise.
 
-And its first layer is Transformers' own decoder layer, which applies ``input_layernorm`` to the state before attention, where a hook
+And since 0.41 (not up to 0.40, which put an identity there) its first layer is Transformers' own decoder layer, which applies ``input_layernorm`` to the state before attention, where a hook
 then applies ``hidden_norm`` to the result: training sees hidden_norm(input_layernorm(h)), servers compute hidden_norm(h).
 """
 
@@ -46,7 +46,7 @@ class ModelOptimizer:
         averaged="batches",
         source="nvidia-modelopt 0.47.0 torch/speculative/plugins/{hf_eagle,modeling_eagle}.py, torch/speculative/utils.py",
         notes=(
-            "its first layer normalises the state with input_layernorm, then with hidden_norm (servers: hidden_norm alone); so does this figure",
+            "since 0.41 its first layer normalises the state with input_layernorm, then hidden_norm (servers: hidden_norm alone); so does this figure",
             "not with eagle_mix_hidden_states, which replaces states at random",
         ),
     )

@@ -7,7 +7,12 @@ from pathlib import Path
 import pytest
 import torch
 
+from eagle3_diag import trainers
+from eagle3_diag.checkpoint import read_drafter
+from eagle3_diag.evaluate import Options, evaluate
 from eagle3_diag.rollout import rollout
+from eagle3_diag.samples import iter_samples
+from eagle3_diag.target import read_target
 from eagle3_diag.trainers import TRAINERS
 from tests.peers.cases import ORACLES, STEPS, Case
 from tests.peers.checks import check, opened, trained_drafter
@@ -70,3 +75,26 @@ def test_account_of_tokens_past_a_requests_end() -> None:
     assert prediction.drafts == 2
     assert prediction.counted == [2] * steps
     assert (prediction.inside, prediction.past) == ([2, 2, 2, 1, 1], [0, 0, 0, 1, 1])
+
+
+@pytest.mark.parametrize("name", [n for n in NAMES if "packed" not in n and "mla" not in n])
+def test_evaluate_reports_what_the_trainer_logged(name: str, tmp_path: Path) -> None:
+    """The whole path of `eagle3-diag evaluate --trainer NAME`: sums over all samples."""
+    case = Case.load(ORACLES / f"{name}.safetensors")
+    drafter, target, samples = case.write(tmp_path)
+    options = Options(steps=STEPS, labels="draft-vocab", trainer=case.kind)
+    found = evaluate(read_drafter(drafter), read_target(target), iter_samples([samples]), options, device=torch.device("cpu"), dtype=torch.float32)
+    assert found.trainer is not None
+    if case.kind == "speculators":
+        assert found.accuracy is not None
+        for key, counted in (("full_acc.sum", found.accuracy.correct), ("full_acc.sum", found.trainer.correct), ("full_acc.total", found.trainer.total)):
+            assert counted == torch.stack([e[key] for e in case.expected]).sum(dim=0).tolist(), key
+    elif case.kind == "specforge":
+        for key, counted in (("correct", found.trainer.correct), ("total", found.trainer.total)):
+            assert counted == torch.stack([e[key] for e in case.expected]).sum(dim=0).tolist(), key
+    else:  # these log ratios per batch: weigh them by the rows of each sample
+        offset = trainers.get(case.kind).definition.mask_offset
+        totals = torch.tensor([[int(s.mask[offset + k :].sum()) for k in range(STEPS)] for s in case.samples])
+        correct = (torch.stack([e["accuracy"] for e in case.expected]) * totals).sum(dim=0)
+        assert found.trainer.total == totals.sum(dim=0).tolist()
+        assert found.trainer.correct == pytest.approx(correct.tolist(), abs=1e-3)

@@ -94,7 +94,7 @@ def check_packed(case: Case, drafts_RK: torch.Tensor) -> None:
     mask_N = torch.cat([none.bool(), *(s.mask[1:] for s in case.samples)])
     rows_R = torch.nonzero(mask_N[1:], as_tuple=True)[0]
     counts = tally(drafts_RK[rows_R], rows_R, labels_N, mask_N, padded_label=int(case.ids[0]))
-    got = {name: counts_of for name, counts_of in zip(METRICS, (counts.correct, counts.total, counts.correct, counts.at_risk), strict=True)}
+    got = dict(zip(METRICS, (counts.correct, counts.total, counts.correct, counts.at_risk), strict=True))
     metrics = case.about["packed_metrics"]
     assert got == {f"{p}.{q}": [int(metrics[f"{p}_{k}_{q}"]) for k in range(STEPS)] for p, q in (name.split(".") for name in METRICS)}
 

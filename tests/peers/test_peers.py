@@ -50,7 +50,7 @@ def test_speculators_further(options: dict[str, Any], tmp_path: Path) -> None:
     check(speculators_peer.make("live", seed=300, **({"lengths": (29, 7, 17, 23)} | options)), tmp_path)
 
 
-@pytest.mark.parametrize(("rope", "vocabulary", "norm"), itertools.product(("default", "llama3", "yarn"), (True, False), (True, False)))
+@pytest.mark.parametrize(("rope", "vocabulary", "norm"), list(itertools.product(("default", "llama3", "yarn"), (True, False), (True, False))))
 def test_specforge(rope: str, vocabulary: bool, norm: bool, tmp_path: Path) -> None:
     need("specforge")
     check(specforge_peer.make("live", seed=400, rope=rope, draft_vocab=vocabulary, fc_norm=norm), tmp_path)
@@ -62,13 +62,13 @@ def test_eagle(vocabulary: bool, tmp_path: Path) -> None:
     check(eagle_peer.make("live", seed=500, draft_vocab=vocabulary), tmp_path)
 
 
-@pytest.mark.parametrize(("layers", "rope", "vocabulary"), itertools.product((1, 2), ("default", "llama3"), (True, False)))
+@pytest.mark.parametrize(("layers", "rope", "vocabulary"), list(itertools.product((1, 2), ("default", "llama3"), (True, False))))
 def test_model_optimizer(layers: int, rope: str, vocabulary: bool, tmp_path: Path) -> None:
     need("modelopt")
     check(model_optimizer_peer.make("live", seed=600, layers=layers, rope=rope, draft_vocab=vocabulary), tmp_path)
 
 
-@pytest.mark.parametrize(("rope", "rank"), itertools.product(("default", "yarn"), (24, None)))
+@pytest.mark.parametrize(("rope", "rank"), list(itertools.product(("default", "yarn"), (24, None))))
 def test_mla(rope: str, rank: int | None, tmp_path: Path) -> None:
     need("transformers")
     check(mla_peer.make("live", seed=700, rope=rope, q_lora_rank=rank), tmp_path)
