@@ -23,6 +23,7 @@ import torch.nn.functional as F
 
 from eagle3_diag import heads
 from eagle3_diag.checkpoint.interface import DrafterCheckpoint
+from eagle3_diag.checkpoint.tensors import require_finite
 from eagle3_diag.config import DrafterConfig
 from eagle3_diag.errors import InputError
 from eagle3_diag.rope import Rotary, yarn_mscale
@@ -132,13 +133,14 @@ class Weights:
 
     def _load(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
         converted = tensor.to(self.device, self.dtype)
-        # One reduction tells: a sum is finite unless something in it is not (or the weights overflow, which is as bad).
+        # One pass without a temporary tells: a sum is finite unless something in it is not, or it overflowed itself.
         if not bool(torch.isfinite(converted.sum(dtype=torch.float32))):
-            bad = int((~torch.isfinite(converted)).sum())
-            if bad:
+            require_finite(tensor, name, self.checkpoint.path)
+            overflowed = int((~torch.isfinite(converted)).sum())
+            if overflowed:
                 raise InputError(
-                    f"{self.checkpoint.path}: tensor {name!r} has {bad} of {converted.numel()} values that are NaN or infinite in "
-                    f"{str(self.dtype).removeprefix('torch.')}; the checkpoint is damaged, export or download it again"
+                    f"{self.checkpoint.path}: {overflowed} of {converted.numel()} values of {name} do not fit into "
+                    f"{str(self.dtype).removeprefix('torch.')}; use --dtype bfloat16 or float32"
                 )
         return converted
 

@@ -101,3 +101,19 @@ def test_quantised_weights_are_near_and_few(to: str, error: float) -> None:
     assert 0 < float((rounded - weight).norm() / weight.norm()) < error
     if to == "int4":
         assert rounded[0, :128].unique().numel() <= 15
+
+
+@pytest.mark.parametrize(("value", "dtype", "said"), [(float("nan"), torch.float32, "1 NaN"), (1e6, torch.float16, "do not fit into float16")])
+def test_weights_that_are_not_numbers_are_named(tmp_path: Path, value: float, dtype: torch.dtype, said: str) -> None:
+    from safetensors.torch import load_file, save_file
+
+    from eagle3_diag.errors import InputError
+
+    pair = make_pair(tmp_path, samples=1)
+    file = pair.drafter / "model.safetensors"
+    tensors = load_file(file)
+    tensors["fc.weight"][3, 4] = value
+    save_file(tensors, file)
+    weights = Weights(read_drafter(pair.drafter), read_target(pair.target), torch.device("cpu"), dtype)
+    with pytest.raises(InputError, match=rf"fc\.weight.*{said}|{said}.*fc\.weight|of fc\.weight {said}"):
+        weights.get("fc.weight")
