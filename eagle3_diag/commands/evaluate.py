@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from eagle3_diag.commands.arguments import integer, positive
+from eagle3_diag.commands.torch_import import import_torch
 from eagle3_diag.errors import InputError
 from eagle3_diag.output import Output, check_writable, write_all
 from eagle3_diag.progress import Progress, count_files
@@ -82,7 +83,7 @@ class EvaluateCommand:
             if getattr(arguments, name) == "-":
                 raise InputError(f"--{name.replace('_', '-')} - is not possible; name a file (only --json can print)")
         check_writable({f"--{name.replace('_', '-')}": path for name, path in files.items()})
-        _require("torch", "safetensors")
+        import_torch()
 
         from eagle3_diag.checkpoint import read_drafter
         from eagle3_diag.evaluate import evaluate, fits, resolve_device, resolve_dtype
@@ -145,15 +146,3 @@ def _options(arguments: argparse.Namespace) -> Options:
         trainer=arguments.trainer,
         seed=arguments.seed,
     )
-
-
-def _require(*modules: str) -> None:
-    """One sentence instead of a traceback where this interpreter lacks a library."""
-    from importlib.util import find_spec
-
-    missing = [name for name in modules if find_spec(name) is None]
-    if missing:
-        raise InputError(
-            f"{sys.executable} has no {' and no '.join(missing)}; run this with the Python that has torch, or install: "
-            f"{sys.executable} -m pip install {' '.join(missing)}"
-        )

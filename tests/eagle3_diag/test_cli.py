@@ -282,10 +282,6 @@ def test_reports_are_checked_before_the_work(pair: Pair, tmp_path: Path, monkeyp
 def test_missing_torch_is_one_sentence(pair: Pair) -> None:
     code = (
         "import sys\n"
-        "class Block:\n"
-        "    def find_spec(self, name, path=None, target=None):\n"
-        "        if name.split('.')[0] == 'torch': raise ModuleNotFoundError(name)\n"
-        "sys.meta_path = [f for f in sys.meta_path if f.__class__.__name__ != 'x']\n"
         "import importlib.util as u; real = u.find_spec\n"
         "u.find_spec = lambda name, package=None: None if name == 'torch' else real(name, package)\n"
         "from eagle3_diag.cli import main; sys.exit(main(sys.argv[1:]))\n"
