@@ -98,6 +98,8 @@ def _loose(out: Collector, host: Host) -> None:
 
 def _shared(out: Collector, host: Host) -> None:
     for shared in host.snapshot.shared_files:
+        if len(set(shared.owners)) < 2:
+            continue  # two versions of one package in one place, which its metadata's finding names
         owners = [host.installed[name] for name in shared.owners if name in host.installed]
         named = [f"{dist.name} {dist.version}" for dist in owners] or list(shared.owners)
         what = f"{' and '.join(named)} both own {shared.paths[0] if shared.paths else 'files'}"
@@ -191,7 +193,8 @@ def metadata(out: Collector, host: Host) -> None:
     for (name, place), copies in sorted(twice.items()):
         beside = [item for item in host.snapshot.distributions if item.name == name and _same(item.location, place)]
         versions = sorted({str(dist.version) for dist in (beside or copies)})
-        current = next((dist for dist in (beside or copies) if dist.current), None)
+        matching = [dist for dist in (beside or copies) if dist.current]
+        current = matching[0] if len(matching) == 1 else None  # both may match where their files have equal sizes
         what = f"{name} has metadata of {' and '.join(versions)} in one place"
         what += f"; the files are those of {current.version}" if current is not None else ""
         wanted = f"{name}=={current.version}" if current is not None else name
