@@ -225,9 +225,8 @@ def _rows(
     total = matched = differed = unread = 0
     samples = [by_label[group.hosts[0]] for group in groups]
     for key in sorted(keys, key=lambda item: (_ORDER.index(item[0]), item[1])):
-        identities = {tables[host.label][key].identity if key in tables[host.label] else None for host in samples}
         unknown = any(key not in tables[host.label] and not _known(host, key) for host in samples)
-        different = key in about or (len(identities - {None}) > 1 if unknown else len(identities) > 1)
+        different = key in about  # the checks decide; a value that one host does not tell is no difference
         if key[0] in ("package", "component"):
             total += 1
             differed += different

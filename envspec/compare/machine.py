@@ -158,9 +158,9 @@ def collection(out: Collector, host: Host) -> None:
         for name, section in sorted(snapshot.sections.items())
         if section.status != "ok" and name not in _OPTIONAL
     ]
-    imported = snapshot.capture.transport.startswith("pip")
+    imported = next((note for note in snapshot.capture.notes if note.startswith("from pip ")), None)
     if imported:
-        what = f"{host.label} is known by the output of {snapshot.capture.transport} only"
+        what = f"{host.label} is known by the output of {imported.removeprefix('from ')} only"
         out.add("EP908", host.label, [host.label], what)
     for name, section in [] if imported else gaps:
         state = "in part" if section.status == "partial" else "not at all"

@@ -466,7 +466,9 @@ def _editable_level(dist: Distribution, host: Host) -> Hashable | None:
 
 
 def _wheel_level(dist: Distribution, host: Host) -> Hashable | None:
-    tags = "none" if not dist.tags else " ".join(sorted(dist.tags)[:3])
+    if not dist.tags:
+        return None
+    tags = " ".join(sorted(dist.tags)[:3])
     return f"{tags} build {dist.build}" if dist.build else tags
 
 

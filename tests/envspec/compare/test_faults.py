@@ -999,7 +999,7 @@ def another_interpreter_answered(tmp_path: Path) -> Case:
 
 @case
 def known_by_a_package_list_only(tmp_path: Path) -> Case:
-    capture = Capture(label="a", target="a", transport="pip-freeze")
+    capture = Capture(label="a", target="a", transport="file", notes=("from pip freeze",))
     sections = {name: Section(status="unknown", reason="pip freeze does not say") for name in SECTIONS}
     return Case([host(snap("a", capture=capture, sections=sections))], [("EP908", "a", "a")])
 
