@@ -5,6 +5,7 @@ The thresholds are judgements, not laws: they only choose which advice comes fir
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -22,11 +23,8 @@ _MIN_POSITIONS, _CHANCE, _MARGIN = 8, 0.1, 0.15
 #: Step costs, in plain decoding steps, for which the speed-up is spelled out.
 STEP_COSTS = (1.2, 1.5, 2.0, 3.0)
 
-_CONDITIONS = {
-    "greedy": "decoding greedily (temperature 0)",
-    "sampled-argmax": "sampling at the temperature the samples were drawn at, with argmax drafts",
-    "sampled": "sampling, with drafts drawn from the drafter's own distribution",
-}
+# Runs cut because the stored text leaves the greedy path, as a share of all, from which on the estimate's assumption is named.
+_CENSORED = 0.25
 
 
 def verdict(report: Mapping[str, Any]) -> dict[str, str]:
@@ -94,31 +92,42 @@ def _judge(report: Mapping[str, Any], length: float) -> tuple[str, str, str]:
     )
     if length < _WEAK_LENGTH:
         return "weak", f"Weak weights: acceptance length {length:.2f} even when wired right", first
-    if _broken_step(serving["conditional_rates"]) is not None:
+    if _broken_step(serving) is not None:
         return "collapse", f"Acceptance length {length:.2f}, held back by a break in the draft chain", first
     if (vocabulary["coverage"] or 1.0) < _COVERAGE:
         return "vocabulary", f"Acceptance length {length:.2f}, held back by the draft vocabulary", first
     return "good", f"The weights are good for an acceptance length of {length:.2f}", first
 
 
-def _broken_step(rates: Sequence[float | None]) -> int | None:
-    """The first step that is right less than half as often as the step before it."""
+def _broken_step(serving: Mapping[str, Any]) -> int | None:
+    """The first step that is right less than half as often as the step before it, beyond what few runs can feign."""
+    rates = serving["conditional_rates"]
     for k in range(1, len(rates)):
         before, now = rates[k - 1], rates[k]
-        if before is not None and now is not None and before > 0.2 and now < _COLLAPSE * before:
+        if before is not None and now is not None and before > 0.2 and _upper(now, serving["at_risk"][k]) < _COLLAPSE * before:
             return k
     return None
+
+
+def _upper(share: float, count: int) -> float:
+    """Upper end of Wilson's 95 % score interval of a share seen in ``count`` trials."""
+    z = 1.96
+    centre = share + z * z / (2 * count)
+    spread = z * math.sqrt(max(0.0, share * (1 - share)) / count + z * z / (4 * count * count))
+    return (centre + spread) / (1 + z * z / count)
 
 
 def _advice(report: Mapping[str, Any], length: float) -> list[str]:
     serving, vocabulary = report["serving"], report["vocabulary"]
     rates, advice = serving["conditional_rates"], []
-    broken = _broken_step(rates)
-    if length < _WEAK_LENGTH:
+    broken = _broken_step(serving)
+    if length < _WEAK_LENGTH and serving["mode"] == "greedy":
         advice.append(
             f"Its first token is right {rates[0] or 0.0:.0%} of the time, so the fault is in the training, or these samples or this target are not "
             "those it was trained for."
         )
+    elif length < _WEAK_LENGTH:
+        advice.append("Text sampled at this temperature may simply be hard to foresee: --serving-mode greedy tells how well the drafter knows the target.")
     elif broken is not None:
         advice.append(
             f"Step {broken} is right only {rates[broken]:.0%} of the time after {rates[broken - 1]:.0%} at step {broken - 1}: the drafter was hardly "
@@ -128,19 +137,32 @@ def _advice(report: Mapping[str, Any], length: float) -> list[str]:
     if coverage is not None and coverage < _COVERAGE:
         ceiling = "" if vocabulary["ceiling"] is None else f", which alone caps the length at {vocabulary['ceiling']:.2f}"
         advice.append(f"The draft vocabulary holds {coverage:.1%} of the target's tokens here{ceiling}; rebuild it from data like these.")
+    if serving["censored"] > _CENSORED * serving["drafts"]:
+        advice.append(
+            f"The stored text leaves the target's greedy path in {serving['censored'] / serving['drafts']:.0%} of the runs, whose ends are estimated from the "
+            "others: samples generated greedily, or --serving-mode sampled-argmax, assume less."
+        )
     interval = serving["ci95"]
     if interval is not None and interval[1] - interval[0] > 2 * _WIDE * length:
-        advice.append(f"The interval is wide ({serving['drafts']} drafts from {report['samples']['count']} samples): more samples would narrow it.")
+        unit = "rows" if serving["mode"] == "sampled" else "drafts"
+        advice.append(f"The interval is wide ({serving['drafts']} {unit} from {report['samples']['count']} samples): more samples would narrow it.")
     return advice
 
 
+def _condition(serving: Mapping[str, Any]) -> str:
+    if serving["mode"] == "greedy":
+        return "decoding greedily (temperature 0)"
+    if serving["mode"] == "sampled-argmax":
+        return "sampling at the temperature that these samples were drawn at"
+    return f"sampling at temperature {serving['temperature']:g} (at which these samples must have been drawn) with drafts drawn likewise"
+
+
 def _comparison(length: float, steps: int, serving: Mapping[str, Any]) -> str:
-    condition = _CONDITIONS[serving["mode"]]
     low = length if serving["ci95"] is None else serving["ci95"][0]
     if length < _WEAK_LENGTH:
-        return f"A server {condition} cannot do better with these weights; if yours shows about {length:.2f}, its wiring is right."
+        return f"With these weights no server {_condition(serving)} can do better on prompts like these; if yours shows about {length:.2f}, its wiring is right."
     return (
-        f"If yours, with K = {steps} on prompts like these and {condition}, shows clearly less than {low:.2f}, "
+        f"If yours, with K = {steps} on prompts like these and {_condition(serving)}, shows clearly less than {low:.2f}, "
         "the wiring or the environment is at fault, not the weights."
     )
 

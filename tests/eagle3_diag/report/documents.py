@@ -34,6 +34,7 @@ def make_document(
     path: str = "models/drafter",
     accepted: list[int] | None = None,
     at_risk: list[int] | None = None,
+    censored: int = 2,
 ) -> Document:
     """A report of ``samples`` equal samples but for one draft, so that the bootstrap has something to do."""
     options = Options(steps=STEPS, serving_mode=mode, only_serving=only_serving, trainer="specforge" if trainer else None)  # type: ignore[arg-type]
@@ -42,7 +43,7 @@ def make_document(
         took, risked = list(accepted or ACCEPTED), list(at_risk or AT_RISK)
         if i % 2 and accepted is None:
             took[4] += 1
-        walk = None if mode == "sampled" else WalkCounts(took, risked, drafts=10, censored=2, ended=1) if drafts else WalkCounts.zero(STEPS)
+        walk = None if mode == "sampled" else WalkCounts(took, risked, drafts=10, censored=censored, ended=1) if drafts else WalkCounts.zero(STEPS)
         sampled = mode == "sampled"
         table.add(
             SampleResult(

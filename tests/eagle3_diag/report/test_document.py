@@ -106,7 +106,11 @@ def test_unknown_rates_end_the_chain() -> None:
 @pytest.mark.parametrize(
     ("options", "code", "words"),
     [
-        ({}, "collapse", "Step 4 is right only 11% of the time after 100% at step 3"),
+        ({"samples": 30}, "collapse", "Step 4 is right only 17% of the time after 100% at step 3"),
+        ({"accepted": [8, 6, 3, 3, 0], "samples": 1}, "good", "shows clearly less than"),  # none of three is no proof
+        ({"censored": 4}, "collapse", "leaves the target's greedy path in 40% of the runs"),
+        ({"mode": "sampled-argmax", "accepted": [3, 1, 0, 0, 0], "at_risk": [10, 3, 1, 0, 0]}, "weak", "--serving-mode greedy tells how well"),
+        ({"mode": "sampled"}, "good", "sampling at temperature 1 (at which these samples must have been drawn)"),
         ({"accepted": [8, 6, 5, 4, 3], "at_risk": [10, 8, 6, 5, 4]}, "good", "shows clearly less than"),
         ({"accepted": [3, 1, 0, 0, 0], "at_risk": [10, 3, 1, 0, 0]}, "weak", "Its first token is right 30% of the time"),
         ({"drafts": False}, "unknown", "at least two tokens after its prompt"),
