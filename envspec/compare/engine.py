@@ -8,7 +8,7 @@ from datetime import date
 from typing import Final
 
 from envspec import policy
-from envspec.compare import gpu, machine, native, packages, paths, variables
+from envspec.compare import gpu, locked, machine, native, packages, paths, variables
 from envspec.compare.model import Collector, Fact, Host, Key, LabelledSnapshot
 from envspec.errors import UsageError
 from envspec.findings import (
@@ -82,7 +82,7 @@ def compare(
             machine.uncaptured(out, missing)
     for host in captured:
         machine.collection(out, host)
-        packages.against_lock(out, host)
+        locked.against_lock(out, host)
         packages.declared_requirements(out, host)
         packages.against_spec(out, host, spec, captured)
         packages.installed_files(out, host)
@@ -214,13 +214,13 @@ def _rows(
     found: Sequence[tuple[Finding, Key | None]],
 ) -> tuple[tuple[Row, ...], Counts]:
     by_label = {host.label: host for host in hosts}
-    locked = {host.label: packages.locked_facts(host) for host in hosts}
+    pins = {host.label: locked.locked_facts(host) for host in hosts}
     about: dict[Key, list[Finding]] = {}
     for item, row in found:
         if row is not None:
             about.setdefault(row, []).append(item)
     keys = {key for table in tables.values() for key in table}
-    keys |= {key for table in locked.values() for key in table} | about.keys()
+    keys |= {key for table in pins.values() for key in table} | about.keys()
     rows: list[Row] = []
     total = matched = differed = unread = 0
     samples = [by_label[group.hosts[0]] for group in groups]
@@ -234,7 +234,7 @@ def _rows(
             matched += not different and not unknown
         if not different:
             continue
-        cells = _cells(key, columns, samples, tables, locked)
+        cells = _cells(key, columns, samples, tables, pins)
         findings = about.get(key, [])
         counting = [item for item in findings if item.counts] or findings
         rows.append(
@@ -272,7 +272,7 @@ def _cells(
     columns: Sequence[Group],
     samples: Sequence[Host],
     tables: Mapping[str, Mapping[Key, Fact]],
-    locked: Mapping[str, Mapping[Key, str]],
+    pins: Mapping[str, Mapping[Key, str]],
 ) -> tuple[Cell, ...]:
     texts = [tables[host.label][key].text if key in tables[host.label] else None for host in samples]
     facts = [tables[host.label].get(key) for host in samples]
@@ -282,7 +282,7 @@ def _cells(
     cells: list[Cell] = []
     expected: str | None = None
     for column in columns:
-        values = sorted({locked[label][key] for label in column.hosts if key in locked[label]})
+        values = sorted({pins[label][key] for label in column.hosts if key in pins[label]})
         text = " | ".join(values) if values else None
         expected = expected or text
         cells.append(Cell(state="same" if text else "unlisted", text=text))
@@ -292,7 +292,7 @@ def _cells(
             cells.append(Cell(state="absent" if _known(host, key) else "unknown"))
             continue
         if columns:
-            own = locked[host.label].get(key)
+            own = pins[host.label].get(key)
             same = own is not None and packages.release(own) == packages.release(fact.text)
         else:
             same = reference is not None and fact.identity == reference.identity

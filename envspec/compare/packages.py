@@ -5,10 +5,8 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import PurePath
 from typing import Final
 
-from packaging.specifiers import SpecifierSet
 from packaging.tags import Tag, parse_tag
 
 from envspec import mend
@@ -22,20 +20,16 @@ from envspec.variants import (
     TORCH_FAMILY,
     component,
     is_cpu,
-    locked_variant,
     parse_version,
     pypi_torch_variant,
-    vendor_build,
 )
 
 __all__ = [
-    "against_lock",
     "against_spec",
     "between_hosts",
     "declared_requirements",
     "facts",
     "installed_files",
-    "locked_facts",
 ]
 
 INSTALLERS: Final = frozenset({"pip", "setuptools", "uv", "virtualenv", "wheel"})
@@ -74,6 +68,23 @@ def shown(dist: Distribution, variant: str | None) -> str:
     return f"{version}+{variant}" if variant and "+" not in version else version
 
 
+def by_name(items: Sequence[Unsatisfied]) -> dict[str, list[Unsatisfied]]:
+    grouped: dict[str, list[Unsatisfied]] = {}
+    for item in items:
+        grouped.setdefault(item.name, []).append(item)
+    return grouped
+
+
+def wanted_requirement(package: LockedPackage) -> str:
+    """The requirement that installs what the lock says."""
+    direct = package.direct
+    if direct is not None and direct.kind == "vcs" and direct.url and direct.commit:
+        return f"{package.name} @ git+{direct.url}@{direct.commit}"
+    if direct is not None and (direct.url or direct.path):
+        return f"{package.name} @ {direct.url or direct.path}"
+    return f"{package.name}=={package.version}" if package.version else package.name
+
+
 # What a host has, as rows.
 
 
@@ -103,213 +114,23 @@ def facts(host: Host) -> dict[Key, Fact]:
     return out
 
 
-def locked_facts(host: Host) -> dict[Key, str]:
-    """What the host's lock says, by row."""
-    out: dict[Key, str] = {}
-    parts: dict[str, list[str]] = {}
-    if host.resolved is None:
-        return out
-    for name, package in sorted(host.resolved.packages.items()):
-        text = package.version or (package.direct.commit[:12] if package.direct and package.direct.commit else "source")
-        held = component(name)
-        if held:
-            parts.setdefault(held, []).append(f"{text} ({name})")
-        else:
-            out["package", name] = text
-    out.update({("component", held): " + ".join(texts) for held, texts in parts.items()})
-    return out
-
-
-# Against the lock.
-
-
-def against_lock(out: Collector, host: Host) -> None:
-    """Every package of the host's lock, then what is installed beyond it."""
-    resolved = host.resolved
-    if resolved is None:
-        return
-    lock = PurePath(resolved.lock.path).name
-    for fault in resolved.faults:
-        code = {"ambiguous": "EP226", "no-wheel": "EP221", "package-python": "EP221"}.get(fault.kind, "EP220")
-        location = Location(file=resolved.lock.path, line=fault.line)
-        out.add(code, fault.name or lock, [host.label], f"{lock}: {fault.message}", location=location)
-    missing = _by_name(unsatisfied(host.snapshot, host.installed))
-    torn: set[str] = set()
-    for name, package in sorted(resolved.packages.items()):
-        dist = host.installed.get(name)
-        if dist is not None:
-            _locked_pair(out, host, package, dist, missing.get(name, ()))
-        elif host.snapshot.known("distributions"):
-            held = component(name)
-            if held and any(component(other) == held for other in host.installed):
-                torn.add(held)
-            else:
-                _locked_missing(out, host, package, missing.get(name, ()))
-    for held in sorted(torn):
-        _locked_component(out, host, held)
-    _beyond(out, host)
-
-
-def _place(host: Host, package: LockedPackage) -> Location | None:
-    return Location(file=host.resolved.lock.path, line=package.line) if host.resolved is not None else None
-
-
-def _wanted(package: LockedPackage) -> str:
-    """The requirement that installs what the lock says."""
-    direct = package.direct
-    if direct is not None and direct.kind == "vcs" and direct.url and direct.commit:
-        return f"{package.name} @ git+{direct.url}@{direct.commit}"
-    if direct is not None and (direct.url or direct.path):
-        return f"{package.name} @ {direct.url or direct.path}"
-    return f"{package.name}=={package.version}" if package.version else package.name
-
-
-def _locked_missing(out: Collector, host: Host, package: LockedPackage, wanted_by: Sequence[Unsatisfied]) -> None:
-    users = sorted({item.dist for item in wanted_by})
-    what = f"{package.name} {package.version or '(from source)'} is in the lock, not installed"
-    if users:
-        what += f"; {some(users)} {'requires' if len(users) == 1 else 'require'} it"
-    out.add(
-        "EP201",
-        package.name,
-        [host.label],
-        what,
-        row=row_of(package.name),
-        fix=mend.install(host.snapshot, [_wanted(package)], options=["--no-deps"]),
-        location=_place(host, package),
-        evidence={"expected": package.version, "found": None, "required_by": users},
-    )
-
-
-def _locked_pair(
-    out: Collector, host: Host, package: LockedPackage, dist: Distribution, wanted_by: Sequence[Unsatisfied]
-) -> None:
-    """The first way in which an installed package is not the locked one."""
-    assert host.resolved is not None
-    name, row, place = package.name, row_of(package.name), _place(host, package)
-    again = mend.reinstall(host.snapshot, _wanted(package), dist=dist)
-
-    def report(code: str, what: str, expected: str | None, found: str | None) -> None:
-        evidence = {"expected": expected, "found": found}
-        out.add(code, name, [host.label], what, row=row, fix=again, location=place, evidence=evidence)
-
-    have = variant_of(dist, host)
-    want = locked_variant(package, host.resolved.packages, host.snapshot.markers)
-    if package.version is not None and release(package.version) != release(dist.version):
-        parsed = package.parsed
-        if any(parsed is not None and _satisfied_by(item, parsed) for item in wanted_by):
-            return  # the unsatisfied requirement says it, with its worse consequence
-        vendor = vendor_build(dist.version)
-        text = f"{name} is {dist.version or 'without a version'}, the lock has {package.version}"
-        if vendor:
-            text += f" (a pre-release build of NVIDIA's container {vendor}, which sorts below the release)"
-        report("EP225" if row[0] == "component" else "EP202", text, package.version, dist.version)
-        return
-    if not _same_variant(name, want, have, package.version is not None):
-        cpu = is_cpu(have) and not is_cpu(want)
-        expected, found = want or "the default build", have or "the default build"
-        what = f"{name} {dist.version} is build {found}, the lock has build {expected}"
-        report("EP206" if cpu else "EP205", what, want, have)
-        return
-    direct, origin = package.direct, dist.origin
-    if direct is not None and direct.commit and origin.commit and direct.commit != origin.commit:
-        what = f"{name} is from commit {origin.commit[:12]}, the lock has {direct.commit[:12]}"
-        report("EP215", what, direct.commit, origin.commit)
-        return
-    if origin.kind == "editable" and direct is None:
-        what = f"{name} {dist.version} is an editable install, the lock has a built package"
-        report("EP217", what, package.version, "editable")
-        return
-    hashes = {f"{algorithm}:{value.lower()}" for algorithm, value in origin.hashes.items()}
-    algorithms = {value.split(":")[0] for value in package.hashes}
-    comparable = {value for value in hashes if value.split(":")[0] in algorithms}
-    if comparable and not comparable & package.hashes:
-        what = f"{name} {dist.version} was installed from a file whose hash the lock does not list"
-        report("EP224", what, None, sorted(comparable)[0])
-        return
-    chosen = host.resolved.chosen.get(name)
-    if chosen is not None and chosen.tags and dist.tags and (chosen.build or "0") != (dist.build or "0"):
-        built = any((file.build or "0") == (dist.build or "0") for file in package.files if file.tags)
-        what = f"{name} {dist.version} is wheel build {dist.build or 'none'}, the lock has {chosen.build or 'none'}"
-        if not built:
-            report("EP213", what, chosen.build, dist.build)
-
-
-def _satisfied_by(item: Unsatisfied, version: object) -> bool:
-    return SpecifierSet(item.specifier).contains(str(version), prereleases=True)
-
-
-def _same_variant(name: str, want: str | None, have: str | None, versioned: bool) -> bool:
-    if want == have or not versioned:
-        return True
-    if want is None:
-        # The lock is silent. In torch's family every wheel has a variant and PyPI's is not known here; a CPU build
-        # under a silent lock is judged by what PyPI serves, where that is known. Elsewhere a local label is a choice.
-        return name in TORCH_FAMILY
-    return have is None and name in TORCH_FAMILY
-
-
-def _locked_component(out: Collector, host: Host, held: str) -> None:
-    assert host.resolved is not None
-    locked = {name: item for name, item in host.resolved.packages.items() if component(name) == held}
-    found = {name: dist for name, dist in host.installed.items() if component(name) == held}
-    wanted = " + ".join(f"{item.version} ({name})" for name, item in sorted(locked.items()))
-    has = " + ".join(f"{dist.version} ({name})" for name, dist in sorted(found.items()))
-    first = locked[min(locked)]
-    out.add(
-        "EP225",
-        held,
-        [host.label],
-        f"{held} is {has}, the lock has {wanted}",
-        row=("component", held),
-        fix=mend.install(host.snapshot, [_wanted(item) for _, item in sorted(locked.items())], options=["--no-deps"]),
-        location=_place(host, first),
-        evidence={"expected": wanted, "found": has},
-    )
-
-
-def _beyond(out: Collector, host: Host) -> None:
-    assert host.resolved is not None
-    resolved = host.resolved
-    held = {component(name) for name in resolved.packages} - {None}
-    elsewhere = resolved.lock.names
-    for name, dist in sorted(host.installed.items()):
-        if name in resolved.packages or name in resolved.undecided or name in INSTALLERS:
-            continue
-        if component(name) in held or dist.origin.kind == "system":
-            continue
-        where = "only for other environments" if name in elsewhere else "not"
-        out.add(
-            "EP212",
-            name,
-            [host.label],
-            f"{name} {dist.version or ''} is installed, and {where} in the lock".replace("  ", " "),
-            row=row_of(name),
-            fix=mend.uninstall(host.snapshot, [name], dist=dist),
-            evidence={"expected": None, "found": dist.version},
-        )
-
-
-def _by_name(items: Sequence[Unsatisfied]) -> dict[str, list[Unsatisfied]]:
-    grouped: dict[str, list[Unsatisfied]] = {}
-    for item in items:
-        grouped.setdefault(item.name, []).append(item)
-    return grouped
-
-
 # What packages declare, and what the spec asks for.
 
 
 def declared_requirements(out: Collector, host: Host) -> None:
     """Unsatisfied requirements, twins that disagree, wheels for another platform."""
-    for name, items in sorted(_by_name(unsatisfied(host.snapshot, host.installed)).items()):
+    for name, items in sorted(by_name(unsatisfied(host.snapshot, host.installed)).items()):
         row = row_of(name)
         found = items[0].found
         if found is None and (host.label, row) in out.covered:
             continue  # the lock has said that it is missing
         users = [f"{item.dist} requires {item.requirement}" for item in sorted(items, key=lambda item: item.dist)]
         locked = host.resolved.packages.get(name) if host.resolved is not None else None
-        wanted = _wanted(locked) if locked else f"{name}{','.join(sorted({i.specifier for i in items if i.specifier}))}"
+        wanted = (
+            wanted_requirement(locked)
+            if locked
+            else f"{name}{','.join(sorted({i.specifier for i in items if i.specifier}))}"
+        )
         if found is None:
             what = f"{some(users)}; it is not installed"
             if name.startswith(("sgl-kernel", "sglang-kernel")):
