@@ -1,6 +1,6 @@
 """Writes the snapshots of docs/envspec/example: a trainer and three servers that do not exist.
 
-    python -m tests.envspec.docs.example
+python -m tests.envspec.docs.example
 """
 
 from __future__ import annotations
