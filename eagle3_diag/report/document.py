@@ -93,7 +93,8 @@ def document(evaluation: Evaluation, checkpoint: DrafterCheckpoint, target: Targ
         },
     }
     report["verdict"] = verdict(report)
-    return report
+    cleaned: Document = _encodable(report)
+    return cleaned
 
 
 def schema() -> dict[str, Any]:
@@ -110,6 +111,17 @@ def dumps(report: Mapping[str, Any]) -> str:
 
 def _unique(sentences: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(sentences))
+
+
+def _encodable(data: Any) -> Any:
+    """The same data with bytes of file names that are no UTF-8 (lone surrogates) written as escapes, so that every reader can read it."""
+    if isinstance(data, str):
+        return data.encode("utf-8", "backslashreplace").decode("utf-8")
+    if isinstance(data, Mapping):
+        return {_encodable(key): _encodable(value) for key, value in data.items()}
+    if isinstance(data, list | tuple):
+        return [_encodable(each) for each in data]
+    return data
 
 
 def _drafter(checkpoint: DrafterCheckpoint) -> dict[str, Any]:

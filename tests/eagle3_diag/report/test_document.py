@@ -47,6 +47,13 @@ def test_every_report_fulfils_the_schema_and_survives_json(name: str) -> None:
     VALIDATOR.validate(hostile())
 
 
+def test_file_names_that_are_no_utf8_stay_readable() -> None:
+    report = make_document(path="models/a\udcff", inputs=Inputs(skipped=[("b\udcfe.pt", "b\udcfe.pt: cut")], skipped_count=1))
+    assert report["drafter"]["path"] == r"models/a\udcff"
+    dumps(report).encode("utf-8")
+    json.loads(dumps(report))["samples"]["skipped"]["files"][0]["name"].encode("utf-8")
+
+
 @pytest.mark.parametrize(
     "damage",
     [
