@@ -5,7 +5,6 @@ A mistake is one sentence with the key path and the line: ``envspec.yaml:12: rol
 
 from __future__ import annotations
 
-import difflib
 import fnmatch
 import json
 import re
@@ -14,12 +13,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime
 from pathlib import Path
-from typing import Final, NoReturn, cast
+from typing import Final
 
 import yaml
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.utils import canonicalize_name
 
+from envspec.document import Source, as_list, as_table, kind_of, near, only_keys, read_yaml, text_at, texts_of
 from envspec.errors import UsageError
 from envspec.findings import SEVERITIES, FailOn, Severity
 from envspec.rules import RULES
@@ -150,20 +150,6 @@ class Spec:
 # Reading. Each value is read with its key path; the line of a path comes from the file's own structure.
 
 
-@dataclass(frozen=True, slots=True)
-class _Source:
-    path: Path
-    lines: Mapping[str, int]
-
-    def fail(self, where: str, message: str) -> NoReturn:
-        place: str | None = where
-        while place and place not in self.lines:
-            place = place.rpartition(".")[0] if not place.endswith("]") else place.rpartition("[")[0]
-        line = self.lines.get(place or "")
-        prefix = f"{self.path}:{line}" if line else str(self.path)
-        raise UsageError(f"{prefix}: {where + ': ' if where else ''}{message}")
-
-
 def find_spec(directory: Path | None = None) -> Path | None:
     """``envspec.yaml`` in the directory, else a pyproject.toml in it that has ``[tool.envspec]``, else None."""
     place = directory or Path.cwd()
@@ -193,45 +179,8 @@ def load_spec(path: str | Path) -> Spec:
         raise UsageError(f"cannot read the spec {place}: {error.strerror or error}") from error
     except UnicodeDecodeError as error:
         raise UsageError(f"the spec {place} is not UTF-8 text (byte {error.start})") from error
-    data, lines = _from_toml(text, place) if place.suffix == ".toml" else _from_yaml(text, place)
-    return _spec(data, _Source(place, lines))
-
-
-def _from_yaml(text: str, path: Path) -> tuple[object, dict[str, int]]:
-    lines: dict[str, int] = {}
-    try:
-        node = yaml.compose(text, Loader=yaml.SafeLoader)
-        if node is None:
-            return {}, lines
-        _mark(node, "", lines, _Source(path, lines), frozenset())
-        return yaml.safe_load(text), lines
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        line = f":{mark.line + 1}" if mark else ""
-        raise UsageError(f"{path}{line}: this is not valid YAML: {error.problem or error.context}") from error
-    except (yaml.YAMLError, ValueError, RecursionError, TypeError) as error:
-        raise UsageError(f"{path}: this is not valid YAML: {str(error).splitlines()[0]}") from error
-
-
-def _mark(node: yaml.Node, where: str, lines: dict[str, int], source: _Source, above: frozenset[int]) -> None:
-    if id(node) in above or len(above) > 50:
-        source.fail(where, "this refers to itself or is nested too deeply")
-    inside = above | {id(node)}
-    if isinstance(node, yaml.MappingNode):
-        seen: set[str] = set()
-        for key, value in node.value:
-            name = str(key.value)
-            place = f"{where}.{name}" if where else name
-            lines[place] = key.start_mark.line + 1
-            if name in seen:
-                source.fail(place, "this key stands twice; the first one would be lost")
-            seen.add(name)
-            _mark(value, place, lines, source, inside)
-    elif isinstance(node, yaml.SequenceNode):
-        for index, value in enumerate(node.value):
-            place = f"{where}[{index}]"
-            lines[place] = value.start_mark.line + 1
-            _mark(value, place, lines, source, inside)
+    data, lines = _from_toml(text, place) if place.suffix == ".toml" else read_yaml(text, place)
+    return _spec(data, Source(place, lines))
 
 
 def _from_toml(text: str, path: Path) -> tuple[object, dict[str, int]]:
@@ -276,8 +225,8 @@ def _dotted(text: str) -> str:
     return ".".join(part.strip().strip("\"'") for part in text.split("."))
 
 
-def _spec(data: object, source: _Source) -> Spec:
-    table = _table(data, "", source)
+def _spec(data: object, source: Source) -> Spec:
+    table = as_table(data, "", source)
     known = {
         "version": None,
         "hosts": None,
@@ -290,16 +239,16 @@ def _spec(data: object, source: _Source) -> Spec:
         "severity": None,
         "fail-on": None,
     }
-    _only(table, known, "", source)
+    only_keys(table, known, "", source)
     if table.get("version", 1) != 1 or isinstance(table.get("version"), bool):
         source.fail("version", f"expected 1, found {table['version']!r}")
     roles = {
         name: _role(name, value, f"roles.{name}", source)
-        for name, value in _table(table.get("roles"), "roles", source).items()
+        for name, value in as_table(table.get("roles"), "roles", source).items()
     }
     hosts = {
         name: _host(name, value, f"hosts.{name}", roles, source)
-        for name, value in _table(table.get("hosts"), "hosts", source).items()
+        for name, value in as_table(table.get("hosts"), "hosts", source).items()
     }
     fail_on = table.get("fail-on", "breaks")
     if fail_on not in ("breaks", "results", "any", "never"):
@@ -310,89 +259,89 @@ def _spec(data: object, source: _Source) -> Spec:
         root=source.path.parent,
         hosts=hosts,
         roles=roles,
-        lock=_text(table, "lock", "lock", source),
+        lock=text_at(table, "lock", "lock", source),
         requires=_names(table.get("requires"), "requires", source),
         versions=_versions(table.get("versions"), "versions", source),
         declared=tuple(
             _declared(item, f"declared[{index}]", spec_roles, source)
-            for index, item in enumerate(_list(table.get("declared"), "declared", source))
+            for index, item in enumerate(as_list(table.get("declared"), "declared", source))
         ),
         ignores=tuple(
             _ignore(item, f"ignore[{index}]", source)
-            for index, item in enumerate(_list(table.get("ignore"), "ignore", source))
+            for index, item in enumerate(as_list(table.get("ignore"), "ignore", source))
         ),
         severity=tuple(
             _override(code, value, f"severity.{code}", source)
-            for code, value in _table(table.get("severity"), "severity", source).items()
+            for code, value in as_table(table.get("severity"), "severity", source).items()
         ),
         fail_on=fail_on,
     )
 
 
-def _host(name: str, value: object, where: str, roles: Mapping[str, RoleSpec], source: _Source) -> HostSpec:
+def _host(name: str, value: object, where: str, roles: Mapping[str, RoleSpec], source: Source) -> HostSpec:
     if isinstance(value, str):
         return HostSpec(name=name, target=_checked_target(value, where, source))
-    table = _table(value, where, source)
-    _only(table, ("target", "role"), where, source)
-    target = _text(table, "target", f"{where}.target", source)
+    table = as_table(value, where, source)
+    only_keys(table, ("target", "role"), where, source)
+    target = text_at(table, "target", f"{where}.target", source)
     if target is None:
         source.fail(where, "the key 'target' is missing, such as `target: user@gpu:~/env/bin/python3`")
-    role = _text(table, "role", f"{where}.role", source)
+    role = text_at(table, "role", f"{where}.role", source)
     if role is not None and roles and role not in roles:
-        source.fail(f"{where}.role", f"there is no role {role!r}{_near(role, roles)}")
+        source.fail(f"{where}.role", f"there is no role {role!r}{near(role, roles)}")
     return HostSpec(name=name, target=_checked_target(target, where, source), role=role)
 
 
-def _checked_target(target: str, where: str, source: _Source) -> str:
+def _checked_target(target: str, where: str, source: Source) -> str:
     if not target.strip() or target.startswith("-") or any(ord(char) < 32 for char in target):
         source.fail(where, f"{target!r} is not a host")
     return target
 
 
-def _role(name: str, value: object, where: str, source: _Source) -> RoleSpec:
-    table = _table(value, where, source)
-    _only(table, ("lock", "baseline", "requires", "versions", "scripts"), where, source)
+def _role(name: str, value: object, where: str, source: Source) -> RoleSpec:
+    table = as_table(value, where, source)
+    only_keys(table, ("lock", "baseline", "requires", "versions", "scripts"), where, source)
     return RoleSpec(
         name=name,
-        lock=_text(table, "lock", f"{where}.lock", source),
-        baseline=_text(table, "baseline", f"{where}.baseline", source),
+        lock=text_at(table, "lock", f"{where}.lock", source),
+        baseline=text_at(table, "baseline", f"{where}.baseline", source),
         requires=_names(table.get("requires"), f"{where}.requires", source),
         versions=_versions(table.get("versions"), f"{where}.versions", source),
-        scripts=_texts(table.get("scripts"), f"{where}.scripts", source),
+        scripts=texts_of(table.get("scripts"), f"{where}.scripts", source),
     )
 
 
-def _declared(value: object, where: str, roles: set[str], source: _Source) -> Declared:
-    table = _table(value, where, source)
-    _only(table, (*_KINDS, "roles", "reason"), where, source)
+def _declared(value: object, where: str, roles: set[str], source: Source) -> Declared:
+    table = as_table(value, where, source)
+    only_keys(table, (*_KINDS, "roles", "reason"), where, source)
     kinds = [kind for kind in _KINDS if kind in table]
     if len(kinds) != 1:
         source.fail(where, f"expected one of {', '.join(_KINDS)} to say what may differ")
     kind = kinds[0]
-    pattern = _text(table, kind, f"{where}.{kind}", source) or "*"
+    pattern = text_at(table, kind, f"{where}.{kind}", source) or "*"
     if kind in ("package", "component") and "*" not in pattern:
         pattern = canonicalize_name(pattern)
-    named = _texts(table.get("roles"), f"{where}.roles", source)
+    named = texts_of(table.get("roles"), f"{where}.roles", source)
     for index, role in enumerate(named):
         if roles and role not in roles:
-            source.fail(f"{where}.roles[{index}]", f"there is no role {role!r}{_near(role, roles)}")
+            source.fail(f"{where}.roles[{index}]", f"there is no role {role!r}{near(role, roles)}")
     return Declared(
         kind=kind,
         pattern=pattern,
         roles=frozenset(named),
-        reason=_text(table, "reason", f"{where}.reason", source),
+        reason=text_at(table, "reason", f"{where}.reason", source),
         line=source.lines.get(where),
     )
 
 
-def _ignore(value: object, where: str, source: _Source) -> Ignore:
-    table = _table(value, where, source)
-    _only(table, ("code", "subject", "hosts", "roles", "reason", "until"), where, source)
-    code = _text(table, "code", f"{where}.code", source)
+def _ignore(value: object, where: str, source: Source) -> Ignore:
+    table = as_table(value, where, source)
+    only_keys(table, ("code", "subject", "hosts", "roles", "reason", "until"), where, source)
+    code = text_at(table, "code", f"{where}.code", source)
     if code is None:
         source.fail(where, "the key 'code' is missing")
     _check_code(code, f"{where}.code", source, families=True)
-    reason = _text(table, "reason", f"{where}.reason", source)
+    reason = text_at(table, "reason", f"{where}.reason", source)
     if not reason or not reason.strip():
         source.fail(where, "the key 'reason' is missing: say why this is accepted")
     until = table.get("until")
@@ -407,95 +356,43 @@ def _ignore(value: object, where: str, source: _Source) -> Ignore:
         source.fail(f"{where}.until", f"expected a date such as 2027-01-31, found {until!r}")
     return Ignore(
         code=code.upper(),
-        subject=_text(table, "subject", f"{where}.subject", source) or "*",
-        hosts=frozenset(_texts(table.get("hosts"), f"{where}.hosts", source)),
-        roles=frozenset(_texts(table.get("roles"), f"{where}.roles", source)),
+        subject=text_at(table, "subject", f"{where}.subject", source) or "*",
+        hosts=frozenset(texts_of(table.get("hosts"), f"{where}.hosts", source)),
+        roles=frozenset(texts_of(table.get("roles"), f"{where}.roles", source)),
         reason=reason,
         until=until,
         line=source.lines.get(where),
     )
 
 
-def _override(code: str, value: object, where: str, source: _Source) -> Override:
+def _override(code: str, value: object, where: str, source: Source) -> Override:
     _check_code(code, where, source, families=False)
     if value not in SEVERITIES:
         source.fail(where, f"expected {', '.join(SEVERITIES[:-1])} or {SEVERITIES[-1]}, found {value!r}")
     return Override(code=code.upper(), severity=value, line=source.lines.get(where))
 
 
-def _check_code(code: str, where: str, source: _Source, *, families: bool) -> None:
+def _check_code(code: str, where: str, source: Source, *, families: bool) -> None:
     wanted = code.upper()
     if wanted in RULES or (families and re.fullmatch(r"EP[1-9]", wanted)):
         return
-    source.fail(where, f"there is no finding code {code!r}{_near(wanted, RULES)}")
+    source.fail(where, f"there is no finding code {code!r}{near(wanted, RULES)}")
 
 
-def _near(word: str, known: Iterable[str]) -> str:
-    close = difflib.get_close_matches(word, list(known), n=1)
-    return f"; did you mean {close[0]!r}?" if close else ""
-
-
-def _only(table: Mapping[str, object], known: Iterable[str], where: str, source: _Source) -> None:
-    names = list(known)
-    for key in table:
-        if key not in names:
-            place = f"{where}.{key}" if where else key
-            source.fail(place, f"there is no such key{_near(key, names)}; known: {', '.join(names)}")
-
-
-def _kind(value: object) -> str:
-    names = {dict: "a table", list: "a list", str: "text", bool: "true or false", int: "a number", float: "a number"}
-    return names.get(type(value), "nothing" if value is None else type(value).__name__)
-
-
-def _table(value: object, where: str, source: _Source) -> dict[str, object]:
-    if value is None:
-        return {}
-    if not isinstance(value, dict):
-        source.fail(where, f"expected a table, found {_kind(value)}")
-    for key in value:
-        if not isinstance(key, str):
-            source.fail(where, f"the key {key!r} is not text; put it in quotes")
-    return value
-
-
-def _list(value: object, where: str, source: _Source) -> list[object]:
-    if value is None:
-        return []
-    if not isinstance(value, list):
-        source.fail(where, f"expected a list, found {_kind(value)}")
-    return value
-
-
-def _text(table: Mapping[str, object], key: str, where: str, source: _Source) -> str | None:
-    value = table.get(key)
-    if value is not None and not isinstance(value, str):
-        source.fail(where, f"expected text, found {_kind(value)}")
-    return value
-
-
-def _texts(value: object, where: str, source: _Source) -> tuple[str, ...]:
-    items = [value] if isinstance(value, str) else _list(value, where, source)
-    for index, item in enumerate(items):
-        if not isinstance(item, str):
-            source.fail(f"{where}[{index}]", f"expected text, found {_kind(item)}")
-    return tuple(cast("list[str]", items))
-
-
-def _names(value: object, where: str, source: _Source) -> tuple[str, ...]:
-    names = _texts(value, where, source)
+def _names(value: object, where: str, source: Source) -> tuple[str, ...]:
+    names = texts_of(value, where, source)
     for index, name in enumerate(names):
         if not re.fullmatch(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?", name):
             source.fail(f"{where}[{index}]", f"{name!r} is not a package name; versions go under 'versions'")
     return tuple(canonicalize_name(name) for name in names)
 
 
-def _versions(value: object, where: str, source: _Source) -> dict[str, SpecifierSet]:
+def _versions(value: object, where: str, source: Source) -> dict[str, SpecifierSet]:
     policies: dict[str, SpecifierSet] = {}
-    for name, text in _table(value, where, source).items():
+    for name, text in as_table(value, where, source).items():
         place = f"{where}.{name}"
         if not isinstance(text, str):
-            source.fail(place, f'expected a specifier in quotes such as ">=2.9,<2.11", found {_kind(text)}')
+            source.fail(place, f'expected a specifier in quotes such as ">=2.9,<2.11", found {kind_of(text)}')
         try:
             policies[canonicalize_name(name)] = SpecifierSet(text)
         except InvalidSpecifier:
