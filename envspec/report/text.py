@@ -82,7 +82,7 @@ def _hosts(report: Report, view: View) -> Iterator[RenderableType]:
     if report.hosts:
         yield Styled("")
     for (group, role, _), members in by_group.items():
-        line = Styled("  ")
+        line = Styled()
         if group:
             line.append(f"{plain(group)}  ", style="bold")
         line.append(plain(fold_hosts(host.label for host in members)))
@@ -91,10 +91,10 @@ def _hosts(report: Report, view: View) -> Iterator[RenderableType]:
         if len(members) > 1:
             line.append(f"  ({len(members)} hosts)")
         summary = Styled(plain(members[0].summary or ""), style="dim")
-        if summary.cell_len and line.cell_len + summary.cell_len + 2 <= view.width:
-            yield line.append("  ").append_text(summary)
+        if summary.cell_len and line.cell_len + summary.cell_len + 4 <= view.width:
+            yield _indented(line.append("  ").append_text(summary), 2)
         else:
-            yield line
+            yield _indented(line, 2)
             if summary.cell_len:
                 yield _indented(summary, 6)
         for host in members:
