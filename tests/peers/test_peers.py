@@ -42,7 +42,7 @@ def test_speculators(options: dict[str, Any], tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [{"packed": True}, {"packed": True, "layers": 2, "model": "qwen3"}, {"norm_before_fc": True}, {"bias": True}, {"rope": "linear"}, {"lengths": (140, 3, 2)}],
+    [{"packed": True}, {"packed": True, "layers": 2, "model": "qwen3"}, {"norm_before_fc": True}, {"bias": True}, {"rope": "linear"}, {"lengths": (140, 9)}],
     ids=str,
 )
 def test_speculators_further(options: dict[str, Any], tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from tests.peers.serving import predict
 
 DEMO = Path(__file__).parents[2] / "eagle3_diag" / "demo"
 STORED = ORACLES / "vllm-demo.json"
-STEPS, MAX_TOKENS = 5, 47
+STEPS, MAX_TOKENS = 5, 45
 
 pytestmark = pytest.mark.peers
 
