@@ -73,9 +73,17 @@ def read_bytes(path: str, limit: int = MAX_FILE, head: int | None = None) -> byt
         if head is None and info.st_size > limit:
             raise UnreadableError("%s is larger than %d bytes" % (path, limit))
         left = limit if head is None else head
-        chunks = []
+        size = min(left, info.st_size)
+        if size:
+            data = os.read(handle, size)
+            if len(data) == size:  # files of /proc say 0, and a file may be growing or shrinking
+                return data
+            chunks = [data]
+            left -= len(data)
+        else:
+            chunks = []
         while left > 0:
-            chunk = os.read(handle, min(left, 1 << 20))
+            chunk = os.read(handle, min(left, 1 << 16))
             if not chunk:
                 break
             chunks.append(chunk)
@@ -708,8 +716,6 @@ class Location:
             problems.append(problem("unreadable", str(error), path))
             dist["record"] = "damaged"
             return None
-        if b"\r" in data:
-            data = data.replace(b"\r\n", b"\n")
         lines, bad = record_lines(data)
         if bad:
             detail = "%d of its RECORD's lines cannot be read" % bad
@@ -719,38 +725,33 @@ class Location:
             return None
         dist["record"] = "damaged" if bad else "ok"
         prefix = name.encode("utf-8", "surrogateescape") + b"/"
-        # An environment has 50 to 100 thousand lines, so passes over all of them are comprehensions with one test,
-        # and blocks with a common beginning are cut out of the sorted list.
-        lines = [line for line in lines if b".pyc," not in line]
+        # An environment has 50 to 100 thousand lines. What is common to a block of the sorted list is asked once a block.
         lines.sort()
         content = list(lines)
-        odd: list[bytes] = []
         if dist.get("origin", {}).get("kind") == "editable":
             # What points to the source holds its path; it says nothing of the content.
             content = [line for line in content if b"/" in line.partition(b",")[0] or b".pth," not in line]
+        odd: list[bytes] = []
         for start in (prefix, b"../", b"/", b"__editable__"):
             first, last = block(content, start)
             odd += content[first:last]
             del content[first:last]
+        modules = module_names(code_pairs(content))
         if odd:
             content.extend(self.odd_lines(dist, odd, prefix))
             content.sort()
-        dist["content"] = "sha256:" + hashlib.sha256(b"\n".join(content)).hexdigest()
+        blob = b"\n".join(content)
+        dist["content"] = "sha256:" + hashlib.sha256(blob).hexdigest()
         dist["files"] = len(lines)
         self.lines[index] = lines
-        for line in content:
-            if b".so" in line:
-                where = line.partition(b",")[0]
-                if where.endswith(b".so") or b".so." in where:
-                    self.natives.append((index, where.decode("utf-8", "surrogateescape")))
-        code = [line for line in content if b".py," in line or b".so," in line or b".pyd," in line]
-        # The hash is urlsafe, so the last slash of a line is the path's.
-        folders = {line[: line.rfind(b"/")] for line in code}
-        pairs = {
-            b"/".join(folder.split(b"/", 2)[:2]) + b"/" for folder in folders if b"/" in folder and b"," not in folder
-        }
-        pairs.update(line.partition(b",")[0] for line in code if line.count(b"/") < 2)
-        return module_names(pairs)
+        at = blob.find(b".so")
+        while at >= 0:
+            end = blob.find(b"\n", at)
+            where = blob[blob.rfind(b"\n", 0, at) + 1 : len(blob) if end < 0 else end].partition(b",")[0]
+            if where.endswith(b".so") or b".so." in where:
+                self.natives.append((index, where.decode("utf-8", "surrogateescape")))
+            at = blob.find(b".so", end) if end >= 0 else -1
+        return modules
 
     def odd_lines(self, dist: dict[str, Any], lines: list[bytes], prefix: bytes) -> Iterator[bytes]:
         """What the lines inside the metadata directory and outside the location add to the content."""
@@ -817,6 +818,27 @@ class Location:
 def block(lines: list[bytes], start: bytes) -> tuple[int, int]:
     """The range of a sorted list whose items begin with ``start``."""
     return bisect.bisect_left(lines, start), bisect.bisect_left(lines, start[:-1] + bytes((start[-1] + 1,)))
+
+
+def code_pairs(lines: list[bytes]) -> set[bytes]:
+    """``first/second`` of the sorted RECORD lines that are code, with a ``/`` at the end where second is a directory."""
+    pairs = set()
+    at = 0
+    while at < len(lines):
+        first, slash, rest = lines[at].partition(b"/")
+        second, deeper, _ = rest.partition(b"/")
+        if slash and deeper:
+            start = first + b"/" + second + b"/"
+            end = block(lines, start)[1]
+            if any(b".py," in line or b".so," in line or b".pyd," in line for line in lines[at:end]):
+                pairs.add(start)
+            at = end
+            continue
+        where = lines[at].partition(b",")[0]
+        if where.endswith((b".py", b".so", b".pyd")):
+            pairs.add(where)
+        at += 1
+    return pairs
 
 
 def first_components(lines: list[bytes]) -> Iterator[bytes]:
@@ -963,12 +985,14 @@ def read_direct_url(path: str, problems: list[dict[str, str]]) -> dict[str, Any]
 
 
 def record_lines(data: bytes) -> tuple[list[bytes], int]:
-    """RECORD's rows as ``path,hash,size`` without quoting, and how many rows could not be read."""
+    """RECORD's rows as ``path,hash,size`` without quoting, bytecode left out; and how many rows could not be read."""
     if b'"' not in data:
-        lines = data.rstrip(b"\n").split(b"\n")
-        if data.count(b",") == 2 * len(lines) and all([line.count(b",") == 2 for line in lines]) and b"\0" not in data:
-            good = [line for line in lines if line[0] != 44]
-            return good, len(lines) - len(good)
+        crlf = data.count(b"\r\n")
+        separator = b"\r\n" if crlf and crlf == data.count(b"\n") else b"\n"  # the csv module writes CRLF
+        lines = [line for line in data.rstrip(b"\r\n").split(separator) if b".pyc," not in line]
+        broken = b"\0" in data or b"\n," in data or data.startswith(b",")
+        if not broken and all([line.count(b",") == 2 for line in lines]):  # noqa: C419 (a generator is slower)
+            return lines, 0
         good = [line for line in lines if line.count(b",") == 2 and line[0] != 44 and b"\0" not in line]
         return good, sum(1 for line in lines if line.strip()) - len(good)
     good, bad = [], 0
@@ -983,7 +1007,7 @@ def record_lines(data: bytes) -> tuple[list[bytes], int]:
         except csv.Error:
             bad += 1
             continue
-        if not row:
+        if not row or row[0].endswith(".pyc"):
             continue
         if len(row) == 3 and row[0] and "\0" not in row[0]:
             # A comma inside a path would break the plain form; it is escaped so that rows stay three fields.
@@ -996,8 +1020,6 @@ def record_lines(data: bytes) -> tuple[list[bytes], int]:
 
 def record_rows(data: bytes) -> Iterator[tuple[bytes, bytes, bytes]]:
     """RECORD's rows as (path, hash, size)."""
-    if b"\r" in data:
-        data = data.replace(b"\r\n", b"\n")
     for line in record_lines(data)[0]:
         where, digest, size = line.split(b",")
         yield where, digest, size
@@ -1589,7 +1611,7 @@ def gnu_hash(name: bytes) -> int:
         return value
     powers = POWERS[len(POWERS) - length :]
     start = 5381 * POWERS[len(POWERS) - length - 1]
-    return (start + sum([byte * power for byte, power in zip(name, powers)])) & 0xFFFFFFFF
+    return (start + sum([byte * power for byte, power in zip(name, powers)])) & 0xFFFFFFFF  # noqa: B905 (strict= is 3.10)
 
 
 # torch, without importing it
@@ -2104,7 +2126,7 @@ def read_gpus(out: dict[str, Any], reasons: list[str]) -> None:
             for line in output.splitlines():
                 values = [value.strip() for value in line.split(",")]
                 if len(values) == len(fields):
-                    out["gpus"].append(gpu_record(dict(zip(fields, values))))
+                    out["gpus"].append(gpu_record(dict(zip(fields, values))))  # noqa: B905 (strict= is 3.10)
             out["smi_driver"] = [gpu.pop("driver", None) for gpu in out["gpus"]]
             return
         said = (output + error).strip().splitlines()

@@ -667,10 +667,10 @@ def save(snapshot: Snapshot, path: str | os.PathLike[str]) -> None:
                 file.write(text)
             umask = os.umask(0)
             os.umask(umask)
-            os.chmod(temporary, 0o666 & ~umask)
-            os.replace(temporary, target)
+            Path(temporary).chmod(0o666 & ~umask)
+            Path(temporary).replace(target)
         except BaseException:
-            os.unlink(temporary)
+            Path(temporary).unlink()
             raise
     except OSError as error:
         raise SnapshotError(f"cannot write the snapshot {target}: {error.strerror or error}") from error

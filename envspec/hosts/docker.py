@@ -12,6 +12,7 @@ import importlib
 import os
 import posixpath
 import re
+import socket
 import struct
 import tarfile
 import tempfile
@@ -43,8 +44,9 @@ class _EngineHost(Host):
         self.name = name
         self.python = python
 
-    def client(self, timeout: float) -> Any:
-        """A client of the engine that DOCKER_HOST or the current Docker context names, else of a Podman socket.
+    @contextlib.contextmanager
+    def engine(self, timeout: float) -> Iterator[Any]:
+        """A client of the engine that DOCKER_HOST names, else of Docker's or Podman's usual socket.
 
         Raises:
             CaptureError: there is no package ``docker`` or no engine answers.
@@ -54,24 +56,31 @@ class _EngineHost(Host):
         except ImportError as error:
             raise self.failure("images and containers need the package docker; install envspec[docker]") from error
         tried = []
-        for base in self._sockets():
+        for base in self._addresses():
             try:
-                arguments = {"timeout": max(5, int(timeout))}
-                client = docker.DockerClient(base_url=base, **arguments) if base else docker.from_env(**arguments)
-                client.ping()
+                _connect(base)
+                client = docker.from_env(timeout=max(5, int(timeout)), environment={**os.environ, "DOCKER_HOST": base})
             except Exception as error:  # the SDK raises requests' and urllib3's errors as well as its own
-                tried.append(wire.clean(str(error), 160))
+                tried.append(f"{base}: {wire.clean(str(error), 160)}")
                 continue
-            return client
+            with contextlib.closing(client):
+                try:
+                    client.ping()
+                except Exception as error:
+                    tried.append(f"{base}: {wire.clean(str(error), 160)}")
+                    continue
+                yield client
+                return
         raise self.failure(f"no container engine answers ({tried[0]}); start it or set DOCKER_HOST")
 
     @staticmethod
-    def _sockets() -> Iterator[str | None]:
-        yield None
-        if not os.environ.get("DOCKER_HOST"):
-            for path in (f"{os.environ.get('XDG_RUNTIME_DIR', '')}/podman/podman.sock", "/run/podman/podman.sock"):
-                if os.path.exists(path):
-                    yield f"unix://{path}"
+    def _addresses() -> list[str]:
+        given = os.environ.get("DOCKER_HOST")
+        if given:
+            return [given]
+        runtime = os.environ.get("XDG_RUNTIME_DIR")
+        podman = [f"unix://{runtime}/podman/podman.sock"] if runtime else []
+        return ["unix:///var/run/docker.sock", *podman, "unix:///run/podman/podman.sock"]
 
     def commands(self, payload: bytes) -> list[list[str]]:
         """Command lines to try, best first.
@@ -136,7 +145,8 @@ class ContainerHost(_EngineHost):
 
     def run_python(self, source: str, stdin_json: object, timeout: float) -> object:
         """See :meth:`Host.run_python`."""
-        return self._run(self.client(timeout), source, stdin_json, timeout)
+        with self.engine(timeout) as client:
+            return self._run(client, source, stdin_json, timeout)
 
     def _run(self, client: Any, source: str, request: object, timeout: float) -> object:
         token = wire.new_token()
@@ -160,14 +170,14 @@ class ContainerHost(_EngineHost):
 
     def snapshot(self, options: CaptureOptions) -> Snapshot:
         """See :meth:`Host.snapshot`."""
-        client = self.client(options.whole_timeout)
-        document = self._run(client, probe_source(), options.request(), options.whole_timeout)
-        snapshot = self.finished(document, python=self.python)
-        try:
-            container = client.containers.get(self.name)
-            image = _image(container.image)
-        except Exception:
-            return snapshot  # the container answered; what the engine says of its image is a plus
+        with self.engine(options.whole_timeout) as client:
+            document = self._run(client, probe_source(), options.request(), options.whole_timeout)
+            snapshot = self.finished(document, python=self.python)
+            try:
+                container = client.containers.get(self.name)
+                image = _image(container.image)
+            except Exception:
+                return snapshot  # the container answered; what the engine says of its image is a plus
         kind = snapshot.container.kind if snapshot.container else None
         return replace(snapshot, container=Container(kind=kind or "docker", name=container.name, image=image))
 
@@ -179,8 +189,8 @@ class ImageHost(_EngineHost):
 
     def run_python(self, source: str, stdin_json: object, timeout: float) -> object:
         """See :meth:`Host.run_python`."""
-        client = self.client(timeout)
-        answer = self._run(client, self._find(client), source, stdin_json, timeout)
+        with self.engine(timeout) as client:
+            answer = self._run(client, self._find(client), source, stdin_json, timeout)
         if answer is None:
             raise self.failure("there is no Python in it that starts, so nothing can be looked up in it")
         return answer[0]
@@ -205,6 +215,7 @@ class ImageHost(_EngineHost):
                 read_only=True,
                 labels={"envspec": "capture"},
             )
+            stream = None
             try:
                 stream = container.attach_socket(params={"stdin": 1, "stdout": 1, "stderr": 1, "stream": 1})
                 try:
@@ -215,25 +226,29 @@ class ImageHost(_EngineHost):
                 if frame is not None:
                     return (self.open_frame(frame),)
             finally:
+                _close(stream)
                 with contextlib.suppress(Exception):
                     container.remove(force=True, v=True)
         return None
 
     def snapshot(self, options: CaptureOptions) -> Snapshot:
         """See :meth:`Host.snapshot`."""
-        client = self.client(options.whole_timeout)
-        image = self._find(client)
-        answer = self._run(client, image, probe_source(), options.request(), options.whole_timeout)
-        about = Container(kind="docker", image=_image(image))
-        if answer is not None:
-            return replace(self.finished(answer[0], python=self.python), container=about)
+        with self.engine(options.whole_timeout) as client:
+            image = self._find(client)
+            about = Container(kind="docker", image=_image(image))
+            answer = self._run(client, image, probe_source(), options.request(), options.whole_timeout)
+            if answer is not None:
+                return replace(self.finished(answer[0], python=self.python), container=about)
+            return replace(self._exported(client, image, options), container=about)
+
+    def _exported(self, client: Any, image: Any, options: CaptureOptions) -> Snapshot:
+        """The snapshot of an image's files; the container made for it is never started."""
         container = client.containers.create(image.id, ["/envspec"], entrypoint=["/envspec"], network_mode="none")
         try:
-            snapshot = self._from_export(container.export(chunk_size=1 << 20), options)
+            return self._from_export(container.export(chunk_size=1 << 20), options)
         finally:
             with contextlib.suppress(Exception):
                 container.remove(force=True, v=True)
-        return replace(snapshot, container=about)
 
     def _from_export(self, chunks: Iterator[bytes], options: CaptureOptions) -> Snapshot:
         with tempfile.TemporaryDirectory(prefix="envspec-") as folder:
@@ -315,6 +330,18 @@ class _Chunks:
         return out
 
 
+def _connect(address: str) -> None:
+    """Try a Unix socket before the SDK does, which leaves it open when nobody listens.
+
+    Raises:
+        OSError: nobody listens there.
+    """
+    if address.startswith("unix://"):
+        with socket.socket(socket.AF_UNIX) as probe_socket:
+            probe_socket.settimeout(5.0)
+            probe_socket.connect(address[len("unix://") :])
+
+
 def _image(image: Any) -> Image:
     """What the engine says of an image."""
     about = image.attrs
@@ -334,9 +361,8 @@ def _explained(error: Exception) -> str:
 
 
 def _close(stream: Any) -> None:
-    with contextlib.suppress(Exception):
-        stream.close()
-    response = getattr(stream, "_response", None)
-    if response is not None:
-        with contextlib.suppress(Exception):
-            response.close()
+    """Close an attached stream, the socket below it and the response that keeps both."""
+    for part in (stream, getattr(stream, "_sock", None), getattr(stream, "_response", None)):
+        if part is not None:
+            with contextlib.suppress(Exception):
+                part.close()

@@ -109,9 +109,10 @@ JSON = st.recursive(st.none() | st.booleans() | st.integers() | st.text(max_size
 def test_any_json_is_a_snapshot_or_one_error(document: object, key: str) -> None:
     for candidate in (document, {**example().to_dict(), key: document}):
         try:
-            assert isinstance(snapshot.loads(candidate), Snapshot)
-        except SnapshotError as error:
-            assert "\n" not in str(error)
+            read: object = snapshot.loads(candidate)
+        except SnapshotError as caught:
+            read = str(caught)
+        assert isinstance(read, Snapshot) or (isinstance(read, str) and "\n" not in read)
 
 
 def test_the_digest_is_of_what_runs() -> None:

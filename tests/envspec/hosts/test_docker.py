@@ -82,7 +82,7 @@ def test_names_cannot_become_anything_else(text: str) -> None:
 
 def test_without_an_engine_the_error_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere/docker.sock")
-    with pytest.raises(CaptureError, match="image:x: (no container engine answers|images and containers need the package docker)") as caught:
+    with pytest.raises(CaptureError, match=r"image:x: (no container engine answers|images and containers need the package docker)") as caught:
         open_host(parse_host("image:x")).snapshot(CaptureOptions(timeout=5))
     assert "\n" not in str(caught.value)
 
@@ -148,7 +148,7 @@ def test_an_image_without_python_is_read_from_its_files(engine: Any) -> None:
     snapshot = host("image:envspec-test-files").snapshot(CaptureOptions())
     assert [(dist.name, dist.version) for dist in snapshot.distributions] == [("alpha", "1.0"), ("torch", "2.9.1")]
     assert snapshot.section("interpreter").status == "unknown"
-    with pytest.raises(CaptureError, match="no Python in it that starts"):
+    with pytest.raises(CaptureError, match=r"no Python in it that starts"):
         host("image:envspec-test-files").run_python(ECHO, None, 30)
     assert host("image:envspec-test-empty").snapshot(CaptureOptions()).distributions == ()
 
@@ -162,7 +162,7 @@ def test_a_running_container(engine: Any) -> None:
         assert snapshot.container.name == "envspec-test-running"
         assert snapshot.section("deep").status == "ok"
         assert host("container:envspec-test-running#/usr/bin/python3").run_python(ECHO, 1, 60) == [1, 3]
-        with pytest.raises(CaptureError, match="no python at /nowhere|nowhere"):
+        with pytest.raises(CaptureError, match=r"no python at /nowhere|nowhere"):
             host("container:envspec-test-running#/nowhere").run_python(ECHO, 1, 60)
     finally:
         container.remove(force=True)
@@ -171,7 +171,7 @@ def test_a_running_container(engine: Any) -> None:
 @pytest.mark.docker
 def test_what_is_not_there_is_one_sentence(engine: Any) -> None:
     for text in ("image:envspec-no-such", "container:envspec-no-such"):
-        with pytest.raises(CaptureError, match="(?i)no such") as caught:
+        with pytest.raises(CaptureError, match=r"(?i)no such") as caught:
             host(text).snapshot(CaptureOptions())
         assert "\n" not in str(caught.value)
     assert shutil.which(sys.executable)

@@ -61,11 +61,11 @@ def test_url_form_with_port_and_user(ssh: SshServer) -> None:
 def test_nothing_is_left_behind_and_no_bytecode_is_written(ssh: SshServer) -> None:
     home = ssh.homes["gpu-a"]
     before = {path: path.stat().st_mtime_ns for path in home.rglob("*")}
-    temporary = set(os.listdir("/tmp"))
+    temporary = set(Path("/tmp").iterdir())
     host(f"gpu-a:{home}/env one").snapshot(CaptureOptions(deep=("*",)))
     after = {path: path.stat().st_mtime_ns for path in home.rglob("*")}
     assert after == before
-    assert {name for name in set(os.listdir("/tmp")) - temporary if name.startswith("envspec")} == set()
+    assert {path for path in set(Path("/tmp").iterdir()) - temporary if path.name.startswith("envspec")} == set()
 
 
 def test_another_source_runs_there(ssh: SshServer) -> None:

@@ -86,7 +86,7 @@ def fake(folder: Path, text: str) -> str:
 def test_a_command_that_prints_forever_or_hangs_is_ended(tmp_path: Path) -> None:
     for text in ("exec sleep 60\n", "trap '' TERM; sleep 60 & wait\n", "yes\n"):
         start = time.monotonic()
-        with pytest.raises(CaptureError, match="no answer within 0.5 s|it printed more"):
+        with pytest.raises(CaptureError, match=r"no answer within 0.5 s|it printed more"):
             LocalHost("t", fake(tmp_path, text)).run_python(ECHO, None, 0.5)
         assert time.monotonic() - start < 30
 
