@@ -25,7 +25,7 @@ from envspec.errors import UsageError
 from envspec.locks.files import locked_file, read_text
 from envspec.locks.model import Direct, Lock, LockedPackage
 
-__all__ = ["read_requirements"]
+__all__ = ["logical_lines", "read_requirements"]
 
 _COMMENT: Final = re.compile(r"(^|\s)#.*$")
 _OPTION: Final = re.compile(r"\s--[a-z][a-z-]*[= ]")
@@ -54,7 +54,7 @@ def read_requirements(path: Path) -> Lock:
 def _read(path: Path, packages: list[LockedPackage], index: list[str], above: tuple[Path, ...]) -> None:
     if path.resolve() in above or len(above) > _MAX_DEPTH:
         raise UsageError(f"the lock {path} includes itself")
-    for number, line in _logical_lines(read_text(path)):
+    for number, line in logical_lines(read_text(path)):
         where = f"{path}:{number}"
         include = _INCLUDE.match(line)
         if include:
@@ -67,7 +67,7 @@ def _read(path: Path, packages: list[LockedPackage], index: list[str], above: tu
             packages.append(_package(line, number, where, index[0] if index else None))
 
 
-def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
+def logical_lines(text: str) -> Iterator[tuple[int, str]]:
     """Join continued lines, drop comments; each with the number of its first line."""
     parts: list[str] = []
     first = 0
