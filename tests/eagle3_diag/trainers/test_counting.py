@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -56,3 +58,18 @@ def test_tally_follows_speculators_rule(data: st.DataObject, n: int, steps: int,
     rows_R = torch.nonzero(torch.tensor(mask)[1:], as_tuple=True)[0]
     counts = tally(torch.tensor(drafts)[rows_R], rows_R, torch.tensor(labels), torch.tensor(mask), padded_label=padded)
     assert list(zip(counts.correct, counts.total, counts.at_risk, strict=True)) == by_hand(drafts, labels, mask, padded)
+
+
+@pytest.mark.parametrize("name", sorted(TRAINERS))
+def test_documentation_says_what_the_definition_says(name: str) -> None:
+    page = (Path(__file__).parents[3] / "docs" / "eagle3_diag" / "trainers.md").read_text()
+    definition = TRAINERS[name].definition
+    row = next(line for line in page.splitlines() if line.startswith(f"| `{name}` "))
+    assert ("its own drafts" in row) == (definition.feed == "own")
+    assert ("the draft vocabulary" in row) == (definition.labels == "draft-vocab")
+    assert ("right at steps 0 to k" in row) == definition.requires_prefix
+    assert ("at the label" in row) == (definition.mask_offset == 1)
+    section = page.split(f"## {name}\n")[1].split("\n## ")[0]
+    assert definition.source in section
+    for note in definition.notes:
+        assert note[1:] in section
