@@ -10,6 +10,7 @@ import stat
 import subprocess
 import sys
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -91,6 +92,13 @@ def test_makes_an_environment_once_and_passes_arguments_and_exit_code(project: P
     assert (again.returncode, again.stderr) == (7, "")
     (project / ".noxw" / "bin" / "python").unlink()  # the Python it was made with went away
     assert run(project, "-l", NOXW_PYTHON=sys.executable).returncode == 0
+
+
+def test_two_at_once_do_not_disturb_each_other(project: Path) -> None:
+    with ThreadPoolExecutor() as pool:
+        done = list(pool.map(lambda word: run(project, word, NOXW_PYTHON=sys.executable), ["one", "two"]))
+    assert [each.returncode for each in done] == [0, 0]
+    assert sorted(p.name for p in project.iterdir()) == [".noxw", "noxfile.py", "noxw"]
 
 
 def test_another_version_is_installed_anew(project: Path) -> None:
