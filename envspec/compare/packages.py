@@ -15,7 +15,7 @@ from envspec.compare.requirements import Unsatisfied, unsatisfied
 from envspec.findings import Location, Severity
 from envspec.locks import LockedPackage, Target
 from envspec.snapshot import Distribution
-from envspec.spec import Spec
+from envspec.spec import Declared, Spec
 from envspec.variants import (
     TORCH_FAMILY,
     component,
@@ -341,11 +341,35 @@ def between_hosts(out: Collector, hosts: Sequence[Host], tables: Mapping[str, Ma
             _levels(out, key, present, by_label)
 
 
+_LOCKED: Final = frozenset({"EP203", "EP204", "EP205", "EP206", "EP225"})
+"""What a lock decides; the content of a wheel it does not name is not among it."""
+
+
+def _by_locks(key: Key, split: Split, hosts: Mapping[str, Host]) -> Declared | None:
+    """A declaration made by locks: every host has what its own says, and it is the locks that differ.
+
+    Hosts that are not what their lock says have been reported and are no longer among those compared.
+    """
+    values: dict[Hashable, Hashable] = {}
+    for value, labels in split.every:
+        for label in labels:
+            resolved = hosts[label].resolved
+            if resolved is None:
+                return None
+            # One file may hold several locks, told apart by what the role selects of it.
+            lock = (resolved.lock.path, resolved.lock.groups, resolved.lock.extras)
+            if values.setdefault(lock, value) != value:
+                return None
+    roles = frozenset(role for _, labels in split.every for label in labels if (role := hosts[label].role) is not None)
+    return Declared(kind=key[0], pattern=key[1], roles=roles, reason="the locks of the roles say so")
+
+
 def _presence(
     out: Collector, key: Key, present: Sequence[Host], absent: Sequence[Host], tables: Mapping[str, Mapping[Key, Fact]]
 ) -> None:
     values: dict[str, bool] = {host.label: True for host in present}
     values.update({host.label: False for host in absent})
+    by_label = {host.label: host for host in (*present, *absent)}
     for split in out.splits(key, values):
         concerned = {host for _, hosts in split.every for host in hosts}
         have = [host for host in present if host.label in concerned]
@@ -364,7 +388,7 @@ def _presence(
             what,
             row=key,
             fix=fix,
-            declared=split.declared,
+            declared=split.declared or _by_locks(key, split, by_label),
             evidence={"expected": text, "found": None},
             cover=False,
         )
@@ -441,7 +465,7 @@ def _report(
         row=key,
         fix=fix,
         severity=severity,
-        declared=split.declared,
+        declared=split.declared or (_by_locks(key, split, hosts) if code in _LOCKED else None),
         evidence={
             "expected": text(split.reference) if split.holders else None,
             "found": sorted(found),

@@ -245,6 +245,8 @@ def test_multi_use_lock_by_role(tmp_path: Path) -> None:
     locks = [RoleLock(role=role, lock=load_lock(path, role)) for role in ("training", "inference")]
     hosts = [host(snap("t"), "training"), host(snap("i"), "inference")]
     assert [(item.code, item.hosts) for item in compare(hosts, locks).findings] == [("EP201", ("t",))]
+    right = [host(snap("t", dist("six", "1.0")), "training"), hosts[1]]
+    assert [(item.code, item.declared) for item in compare(right, locks).findings] == [("EP204", True)]
 
 
 def test_a_hundred_hosts_of_250_packages() -> None:
@@ -256,3 +258,21 @@ def test_a_hundred_hosts_of_250_packages() -> None:
     report = compare(hosts)
     assert [(item.code, item.subject, item.hosts) for item in report.findings] == [("EP203", "package-0", ("odd",))]
     assert [len(group.hosts) for group in report.groups] == [99, 1]
+
+
+def test_locks_of_roles_declare_how_they_differ(tmp_path: Path) -> None:
+    """Each host is what its own lock says: shown as declared. Without the locks the same hosts differ."""
+    train = lock_of(tmp_path, "six==1.0", "trainer==1.0", role="train", name="train.lock")
+    infer = lock_of(tmp_path, "six==2.0", role="infer", name="infer.lock")
+    hosts = [
+        host(snap("t", dist("six", "1.0"), dist("trainer", "1.0")), "train"),
+        host(snap("i", dist("six", "2.0")), "infer"),
+    ]
+    report = compare(hosts, [train, infer])
+    assert [(item.code, item.subject, item.declared) for item in report.findings] == [
+        ("EP203", "six", True),
+        ("EP204", "trainer", True),
+    ]
+    assert report.exit_code("any") == 0
+    assert "locks of the roles" in report.findings[0].why
+    assert [item.declared for item in compare(hosts).findings] == [False, False]
