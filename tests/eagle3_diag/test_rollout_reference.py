@@ -43,6 +43,7 @@ def configurations(draw: st.DrawFn) -> dict[str, Any]:
         "norm_before_fc": draw(st.booleans()),
         "fc_norm": draw(st.booleans()),
         "post_norm": draw(st.booleans()),
+        "hidden_first": draw(st.booleans()),
         "bias": draw(st.booleans()),
         "draft_vocab": draw(st.booleans()),
         "num_aux": draw(st.integers(1, 4)),
@@ -84,6 +85,7 @@ def build(c: dict[str, Any], folder: Path) -> tuple[Drafter, ReferenceDrafter, S
         norm_before_fc=c["norm_before_fc"] and not c["fc_norm"],
         fc_norm=c["fc_norm"],
         post_norm_feedback=c["post_norm"],
+        hidden_first=c["hidden_first"],
         qk_norm=c["model"] == "qwen3",
         first_position=c["position"],
         mla=mla,
@@ -127,10 +129,11 @@ def build(c: dict[str, Any], folder: Path) -> tuple[Drafter, ReferenceDrafter, S
         (folder / name / "config.json").write_text(json.dumps(settings_))
         save_file(stored, folder / name / "model.safetensors")
     read = Weights(read_drafter(folder / "drafter"), read_target(folder / "target"), torch.device("cpu"), torch.float32)
-    return Drafter(read).rewired(position_offset=c["position"]), ReferenceDrafter(shape, weights, ids.tolist()), sizes
+    concat = "hidden-first" if c["hidden_first"] else "embedding-first"
+    return Drafter(read).rewired(position_offset=c["position"], concat=concat), ReferenceDrafter(shape, weights, ids.tolist()), sizes
 
 
-@settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=30, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 @given(configurations())
 def test_fast_path_equals_reference(c: dict[str, Any]) -> None:
     with tempfile.TemporaryDirectory() as folder, torch.inference_mode():
