@@ -28,7 +28,7 @@ def program(folder: Path, name: str, script: str) -> None:
 def run(clone: Path, **programs: str) -> subprocess.CompletedProcess[str]:
     """With stand-ins first on the PATH; nothing on stdin, called from elsewhere."""
     folder = clone.parent / "bin"
-    for name, script in {"apt-get": "echo apt-get $* >> '%s'" % (clone.parent / "log"), **programs}.items():  # noqa: UP031
+    for name, script in {"apt-get": "echo apt-get $* >> '%s'" % (clone.parent / "log"), **programs}.items():
         program(folder, name.replace("_", "-"), script)
     env = {**os.environ, "PATH": f"{folder}{os.pathsep}{os.environ['PATH']}"}
     return subprocess.run([str(clone / ".ci" / "run")], cwd="/", env=env, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=60, check=False)
