@@ -11,6 +11,7 @@ import pytest
 
 from envspec.compare import LabelledSnapshot, compare
 from envspec.locks import RoleLock, load_lock
+from envspec.rules import RULES
 from envspec.snapshot import (
     SECTIONS,
     Capture,
@@ -22,6 +23,7 @@ from envspec.snapshot import (
     Extension,
     FileFault,
     Gpu,
+    Image,
     Interpreter,
     Leftover,
     Libc,
@@ -29,6 +31,7 @@ from envspec.snapshot import (
     Limits,
     LoaderDirectory,
     Needed,
+    OperatingSystem,
     Origin,
     PathEntry,
     Problem,
@@ -1004,6 +1007,97 @@ def known_by_a_package_list_only(tmp_path: Path) -> Case:
     return Case([host(snap("a", capture=capture, sections=sections))], [("EP908", "a", "a")])
 
 
+# What differs between hosts only.
+
+
+def three(**more: Any) -> list[LabelledSnapshot]:
+    """Two hosts that are alike and a third with something changed."""
+    return [host(snap("a")), host(snap("b")), host(snap("c", **more))]
+
+
+@case
+def lock_with_two_versions_at_once(tmp_path: Path) -> Case:
+    lock = lock_of(tmp_path, "six==1.0 ; python_version >= '3'", "six==2.0 ; os_name == 'posix'")
+    return Case([host(snap("a", dist("six", "1.0")))], [("EP226", "six", "a")], ["1.0 and 2.0"], [lock])
+
+
+@case
+def gpu_memory_differs(tmp_path: Path) -> Case:
+    other = dataclasses.replace(H200, mig="Enabled")
+    return Case(
+        [host(gpu_host("a")), host(gpu_host("b")), host(gpu_host("c", gpus=(other,)))],
+        [("EP310", "gpu settings", "c")],
+    )
+
+
+@case
+def torch_built_for_fewer_architectures(tmp_path: Path) -> Case:
+    hosts = [host(gpu_host("a")), host(gpu_host("b")), host(gpu_host("c", torch=torch(archs=("sm_90",))))]
+    return Case(hosts, [("EP311", "torch", "c")], ["[sm_90] on c"])
+
+
+@case
+def library_differs_under_one_package(tmp_path: Path) -> Case:
+    def with_cudnn(label: str, version: str) -> LabelledSnapshot:
+        cudnn = Library(component="cudnn", path=f"{SITE}/x", version=version)
+        return host(gpu_host(label, libraries=(cudnn,)))
+
+    return Case(
+        [with_cudnn("a", "9.10.2"), with_cudnn("b", "9.10.2"), with_cudnn("c", "9.1.0")],
+        [("EP410", "cudnn", "c")],
+        ["9.10.2 on a, b; 9.1.0 on c"],
+    )
+
+
+@case
+def user_site_is_searched_on_one_host(tmp_path: Path) -> Case:
+    entry = PathEntry(path=USER, origin="user")
+    return Case(three(path=(*snap("c").path, entry)), [("EP507", "user site", "c")])
+
+
+@case
+def search_path_variable_differs(tmp_path: Path) -> Case:
+    return Case(three(env={"PYTHONPATH": "/repo"}), [("EP703", "PYTHONPATH", "c")], severity="noise")
+
+
+@case
+def an_unknown_variable_differs(tmp_path: Path) -> Case:
+    return Case(three(env={"MY_SWITCH": "1"}), [("EP708", "MY_SWITCH", "c")], severity="noise")
+
+
+@case
+def version_differs(tmp_path: Path) -> Case:
+    hosts = [host(snap(name, dist("triton-like", v))) for name, v in (("a", "3.5.0"), ("b", "3.5.0"), ("c", "3.6.0"))]
+    return Case(hosts, [("EP203", "triton-like", "c")], ["3.5.0 on a, b; 3.6.0 on c"])
+
+
+@case
+def libc_differs(tmp_path: Path) -> Case:
+    return Case(three(libc=Libc(family="glibc", version="2.39")), [("EP804", "libc", "c")], ["glibc 2.39 on c"])
+
+
+@case
+def operating_system_differs(tmp_path: Path) -> Case:
+    debian, ubuntu = OperatingSystem(id="debian", version="12"), OperatingSystem(id="ubuntu", version="24.04")
+    return Case(
+        [host(snap("a", os=debian)), host(snap("b", os=debian)), host(snap("c", os=ubuntu))], [("EP805", "os", "c")]
+    )
+
+
+@case
+def limits_differ(tmp_path: Path) -> Case:
+    return Case(three(limits=Limits(nofile_soft=65536, shm_bytes=2**34)), [("EP808", "nofile_soft", "c")])
+
+
+@case
+def containers_differ(tmp_path: Path) -> Case:
+    def image(digest: str) -> Container:
+        return Container(kind="docker", image=Image(id=f"sha256:{digest}"))
+
+    hosts = [host(snap(name, container=image(digest))) for name, digest in (("a", "1"), ("b", "1"), ("c", "2"))]
+    return Case(hosts, [("EP809", "container", "c")])
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_fault_is_found_named_right_and_alone(name: str, tmp_path: Path) -> None:
     """Exactly the expected findings, with their subjects and hosts."""
@@ -1023,6 +1117,13 @@ def test_fault_is_found_named_right_and_alone(name: str, tmp_path: Path) -> None
         assert first.why
         if given.severity is not None:
             assert first.severity == given.severity
+
+
+def test_every_code_of_the_comparison_has_a_fault(tmp_path: Path) -> None:
+    """At least 40 faults, and none of the catalogue's codes goes untried (EP1 is preflight's, EP905 to EP907 policy's)."""
+    shown = {code for build in CASES.values() for code, _, _ in build(tmp_path).expected}
+    assert len(shown) >= 40
+    assert [code for code in RULES if code not in shown and code[:3] != "EP1"] == ["EP905", "EP906", "EP907"]
 
 
 def test_equal_hosts_have_no_findings() -> None:
