@@ -36,7 +36,8 @@ if sys.version_info < (3, 8):
     sys.stdout.flush()
     sys.exit(0)
 def answer():
-    import base64, json, os, zlib
+    import base64, gc, json, os, zlib
+    gc.disable()
     sink = sys.stdout
     sys.stdout = sys.stderr
     space = {"__name__": "envspec_remote"}
