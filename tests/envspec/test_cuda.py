@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from envspec import cuda
@@ -105,6 +105,7 @@ def test_image_requirements(text: str, facts: dict[str, str], met: bool | None, 
     assert (result.met, result.failed) == (met, failed)
 
 
+@settings(deadline=None)
 @given(st.text(max_size=40), st.text(max_size=12))
 def test_any_text_is_taken(text: str, other: str) -> None:
     cuda.evaluate_requirement(text, driver_cuda=other, driver=other, capability=other, gpu=other)
@@ -112,6 +113,7 @@ def test_any_text_is_taken(text: str, other: str) -> None:
     cuda.covers([text], other)
 
 
+@settings(deadline=None)
 @given(st.integers(1, 19), st.integers(0, 9))
 def test_integers(major: int, minor: int) -> None:
     assert cuda.decode(major * 1000 + minor * 10) == f"{major}.{minor}"
