@@ -9,9 +9,14 @@ never appears in what was sent, so a shell that echoes its input cannot forge on
 from __future__ import annotations
 
 import base64
+import contextlib
+import functools
+import importlib.util
 import json
+import marshal
 import re
 import secrets
+import sys
 import zlib
 from dataclasses import dataclass
 
@@ -42,8 +47,14 @@ def answer():
     sys.stdout = sys.stderr
     space = {"__name__": "envspec_remote"}
     try:
-        source = zlib.decompress(base64.b64decode("@SOURCE@"))
-        exec(compile(source, "<envspec>", "exec", 0, True), space)
+        external = sys.modules.get("_frozen_importlib_external")
+        magic = base64.b64encode(getattr(external, "MAGIC_NUMBER", b"")).decode("ascii")
+        if magic == "@MAGIC@" and sys.implementation.name == "cpython":
+            import marshal
+            code = marshal.loads(zlib.decompress(base64.b64decode("@CODE@")))
+        else:
+            code = compile(zlib.decompress(base64.b64decode("@SOURCE@")), "<envspec>", "exec", 0, True)
+        exec(code, space)
         request = json.loads(zlib.decompress(base64.b64decode("@REQUEST@")).decode("ascii"))
         text = json.dumps({"answer": space["main"](request)})
     except BaseException as error:
@@ -78,14 +89,27 @@ def new_token() -> str:
 
 
 def encode(source: str, request: object, token: str) -> bytes:
-    """The program to feed to ``python … -``.
+    """The program to feed to ``python … -``, ASCII only.
 
-    Runs ``source`` and frames what its ``main(request)`` returns. ASCII only.
+    It runs ``source`` and frames what its ``main(request)`` returns.
     """
-    text = _ENVELOPE.replace("@TOKEN@", token)
-    text = text.replace("@SOURCE@", _pack(source.encode("utf-8")))
-    text = text.replace("@REQUEST@", _pack(json.dumps(request).encode("ascii")))
-    return text.encode("ascii")
+    text = _with_source(source).replace("@TOKEN@", token)
+    return text.replace("@REQUEST@", _pack(json.dumps(request).encode("ascii"))).encode("ascii")
+
+
+@functools.lru_cache(maxsize=8)
+def _with_source(source: str) -> str:
+    """The envelope around a source, and around its bytecode for a host whose interpreter reads the bytecode of this one.
+
+    Compiling the probe is a fifth of a capture; where both sides are of one Python version it is done once, here.
+    """
+    text = _ENVELOPE.replace("@SOURCE@", _pack(source.encode("utf-8")))
+    magic, code = "", b""
+    if sys.implementation.name == "cpython":
+        with contextlib.suppress(SyntaxError, ValueError):  # the host says what is wrong with it
+            code = marshal.dumps(compile(source, "<envspec>", "exec", 0, True))
+            magic = base64.b64encode(importlib.util.MAGIC_NUMBER).decode("ascii")
+    return text.replace("@MAGIC@", magic or "none").replace("@CODE@", _pack(code))
 
 
 def _pack(data: bytes) -> str:
