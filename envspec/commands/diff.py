@@ -30,16 +30,21 @@ def run(arguments: argparse.Namespace, sink: Sink) -> int:
     hosts = named_hosts(names)
     if not hosts:
         raise UsageError("only locks were named; name a host to compare them with")
-    if len(hosts) == 1 and not locks:
-        raise UsageError(f"only {hosts[0].label} was named; name another host, or a lock with --lock FILE")
     reference = _reference(arguments.reference, names, spec)
     tasks = tasks_of_spec(spec, {host.role for host in hosts}) if arguments.preflight else []
+    if len(hosts) == 1 and not (locks or tasks or _has_rules(spec, hosts[0].role)):
+        raise UsageError(f"only {hosts[0].label} was named; name another host, or a lock with --lock FILE")
     captured = read_hosts(hosts, how, arguments.jobs, sink)
     labelled = [_labelled(host, each) for host, each in zip(hosts, captured, strict=True)]
     report = compare(labelled, locks, spec, reference=reference, baseline=baseline)
     if tasks:
         report = _with_preflight(report, hosts, captured, tasks, locks, how, arguments.jobs, sink)
     return finish(report, arguments, sink, spec=spec, baseline=baseline, locks=locks, outputs=wanted, preflighted=bool(tasks))
+
+
+def _has_rules(spec: Spec | None, role: str | None) -> bool:
+    """Whether a host can be held against the spec alone."""
+    return spec is not None and bool(spec.required(role) or spec.policies(role))
 
 
 def _labelled(host: NamedHost, captured: Captured) -> LabelledSnapshot:

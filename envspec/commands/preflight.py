@@ -95,7 +95,7 @@ def parse(scripts: Sequence[str], modules: Sequence[str], base: Path | None = No
             parsed += inside
         else:
             parsed.append(parse_script(path))
-    parsed += [parse_module(name) for name in modules]
+    parsed += [parse_module(name, base=base) for name in modules]
     return tuple(parsed)
 
 

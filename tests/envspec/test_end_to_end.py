@@ -19,9 +19,11 @@ from typing import Any
 import pytest
 
 from envspec.cli import main
+from envspec.commands.inputs import host_names
 from envspec.findings import Report
 from envspec.output import Sink
 from envspec.snapshot import load
+from envspec.spec import load_spec
 from tests.envspec.build import python_env
 from tests.envspec.conftest import SshServer
 from tests.envspec.report import schemas
@@ -391,3 +393,33 @@ def test_a_mistake_in_the_spec_names_line_and_key(world: World) -> None:
     result = world.envspec("diff", "--spec", "bad.yaml")
     assert result.returncode == 2
     assert result.stderr.startswith("envspec: bad.yaml:6: roles.infer.script: there is no such key; did you mean 'scripts'?")
+
+
+def test_one_host_without_a_lock_is_held_against_the_spec(world: World) -> None:
+    folder = world.folder / "alone"
+    folder.mkdir()
+    (folder / "envspec.yaml").write_text("hosts: {box: {target: 'local:../same', role: infer}}\nroles: {infer: {requires: [alpha, gamma]}}\n")
+    report = World(folder).report("diff", code=1)
+    assert [(code, subject) for code, subject, _ in codes(report)] == [("EP219", "gamma")]
+
+
+def test_the_project_s_own_spec_loads_and_so_does_all_that_it_shows_in_comments(tmp_path: Path) -> None:
+    text = (ROOT / "envspec.yaml").read_text(encoding="utf-8")
+    spec = load_spec(ROOT / "envspec.yaml")
+    assert set(spec.roles) == {"train", "infer"}
+    for name in spec.hosts:
+        host_names([name], spec)
+    for role in spec.roles.values():
+        for script in role.scripts:
+            assert script.startswith("-m ") or (ROOT / script).exists()
+    shown = re.sub(r"(?m)^#  ", "  ", text)
+    shown = re.sub(r"(?m)^(\s*)# (lock|baseline): ", r"\1\2: ", shown)
+    shown = re.sub(r"(?m)^(declared|ignore|severity): [\[{][\]}]$", r"\1:", shown)
+    (tmp_path / "envspec.yaml").write_text(shown, encoding="utf-8")
+    full = load_spec(tmp_path / "envspec.yaml")
+    assert set(full.hosts) == {"here", "trainer", "gpu-01"}
+    assert (len(full.declared), len(full.ignores), len(full.severity)) == (1, 1, 1)
+    assert full.roles["train"].lock
+    assert full.roles["train"].baseline
+    assert full.lock
+    assert [name.kind for name in host_names(list(full.hosts), full)] == ["local", "ssh", "ssh"]
