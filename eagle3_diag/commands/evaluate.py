@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import shutil
 import sys
 from collections.abc import Callable
@@ -128,8 +129,10 @@ class EvaluateCommand:
         if arguments.json == "-":
             sys.stdout.write(dumps(report))
         elif not arguments.quiet:
-            colour = sys.stdout.isatty()
-            sys.stdout.write(text.render(report, width=min(120, shutil.get_terminal_size((100, 24)).columns), colour=colour))
+            width = min(120, shutil.get_terminal_size((100, 24)).columns)
+            sys.stdout.write(text.render(report, width=width, colour=sys.stdout.isatty() and "NO_COLOR" not in os.environ))
+            if files:
+                sys.stdout.write(text.labelled([("Written", ", ".join(map(str, files.values())))], width) + "\n")
         return 0
 
 

@@ -19,27 +19,27 @@ def render(report: Mapping[str, Any], *, width: int = 100, colour: bool = False)
     width = max(60, width)
     length = report["serving"]["acceptance_length"]
     verdict = report["verdict"]
-    blocks: list[str] = [_lines(tables.facts(report), width)]
+    blocks: list[str] = [labelled(tables.facts(report), width)]
     blocks.append(_table(tables.step_columns(report)))
     figures = [("Length", tables.length_line(report)), ("Vocabulary", tables.vocabulary_line(report))]
     if length is not None:
         figures.append(("Speed", speed(length)))
-    blocks.append(_lines([*figures, ("Timing", tables.timing_line(report))], width))
-    blocks.append(_lines([("Verdict", f"{verdict['headline']}."), ("", verdict["text"])], width, style="1" if colour else ""))
+    blocks.append(labelled([*figures, ("Timing", tables.timing_line(report))], width))
+    blocks.append(labelled([("Verdict", f"{verdict['headline']}."), ("", verdict["text"])], width, style="1" if colour else ""))
     warnings = [("Warning", text) for text in report["warnings"]]
     if warnings:
-        blocks.append(_lines(warnings, width, style="1;31" if colour else ""))
+        blocks.append(labelled(warnings, width, style="1;31" if colour else ""))
     rest = [("Note", text) for text in report["notes"]]
     skipped = report["samples"]["skipped"]
     rest += [("Skipped", each["reason"]) for each in skipped["files"][:_SHOWN_SKIPPED]]
     if skipped["count"] > _SHOWN_SKIPPED:
         rest.append(("", f"... and {skipped['count'] - _SHOWN_SKIPPED:,} more (all named in the JSON report)"))
     if rest:
-        blocks.append(_lines(rest, width))
+        blocks.append(labelled(rest, width))
     return "\n\n".join(blocks) + "\n"
 
 
-def _lines(pairs: Iterable[tuple[str, str]], width: int, *, style: str = "") -> str:
+def labelled(pairs: Iterable[tuple[str, str]], width: int, *, style: str = "") -> str:
     """``Label   text`` with the text wrapped and indented; the label in the style given."""
     out = []
     for label, text in pairs:

@@ -87,6 +87,12 @@ def test_writes_every_form_with_ordinary_permissions_and_leaves_nothing_else(pai
     assert {(tmp_path / name).stat().st_mode for name in names.values()} == {plain.stat().st_mode}
 
 
+def test_says_where_the_reports_are(pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert evaluate(*pair.arguments(), "--json", "r.json", "--html", "r.html") == 0
+    assert capsys.readouterr().out.endswith("\nWritten     r.json, r.html\n")
+
+
 def test_replaces_an_older_report_through_a_link(pair: Pair, tmp_path: Path) -> None:
     (tmp_path / "real.json").write_text("old")
     (tmp_path / "link.json").symlink_to("real.json")
