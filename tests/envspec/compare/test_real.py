@@ -353,3 +353,19 @@ def test_the_same_version_built_twice(site: Path, tmp_path: Path) -> None:
     install(other_site, "demo", "1.0", {"demo.py": b"value = 2\n"})
     report = judge(one, capture(other_site, "b"))
     assert [item for item in codes(report) if item[0] != "EP904"] == [("EP207", "demo")]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("torch", "symbols"), [("2.9.1", 0), ("2.10.0", 2)])
+def test_the_real_kernels_under_the_real_torch(empty: Path, site: Path, torch: str, symbols: int) -> None:
+    """sgl-kernel 0.3.21 is built for torch 2.9.1 and declares no requirement that would say so."""
+    python = empty.parents[2] / "bin" / "python"
+    command = [sys.executable, "-m", "uv", "pip", "install", "--quiet", "--python", str(python), "--no-deps"]
+    done = subprocess.run([*command, f"torch=={torch}", "sgl-kernel==0.3.21"], capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        pytest.skip(f"the wheels cannot be had here: {done.stderr.strip()[-200:]}")
+    snapshot = capture(site, "a")
+    (module,) = [item for item in snapshot.extensions if item.path.endswith("sm90/common_ops.abi3.so")]
+    assert len(module.missing) == symbols
+    broken = {item.subject for item in judge(snapshot).findings if item.code in ("EP401", "EP404")}
+    assert broken == ({"sgl-kernel"} if symbols else set())
