@@ -831,7 +831,9 @@ def code_pairs(lines: list[bytes]) -> set[bytes]:
         if slash and deeper:
             start = first + b"/" + second + b"/"
             end = block(lines, start)[1]
-            if any(b".py," in line or b".so," in line or b".pyd," in line for line in lines[at:end]):
+            if b".py," in lines[at] or any(
+                b".py," in line or b".so," in line or b".pyd," in line for line in lines[at:end]
+            ):
                 pairs.add(start)
             at = end
             continue
@@ -990,7 +992,12 @@ def record_lines(data: bytes) -> tuple[list[bytes], int]:
     if b'"' not in data:
         if b"\r\n" in data:  # the csv module writes it
             data = data.translate(None, b"\r")
-        lines = [line for line in data.rstrip(b"\n").split(b"\n") if b".pyc," not in line]
+        every = data.rstrip(b"\n").split(b"\n")
+        lines = [
+            line for line in every if not line.endswith(b".pyc,,")
+        ]  # an installer's own bytecode; four times as fast
+        if data.count(b".pyc,") != len(every) - len(lines):
+            lines = [line for line in lines if b".pyc," not in line]
         broken = b"\0" in data or b"\n," in data or data.startswith(b",")
         if not broken and set(map(bytes.count, lines, itertools.repeat(b","))) == {2}:
             return lines, 0
