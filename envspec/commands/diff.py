@@ -17,7 +17,7 @@ from envspec.locks import RoleLock
 from envspec.output import Sink
 from envspec.spec import Spec
 
-__all__ = ["run"]
+__all__ = ["run", "with_baselines"]
 
 
 def run(arguments: argparse.Namespace, sink: Sink) -> int:
@@ -25,7 +25,7 @@ def run(arguments: argparse.Namespace, sink: Sink) -> int:
     wanted = outputs(arguments)
     how = options(arguments)
     spec, baseline = read_spec(arguments), read_baseline(arguments)
-    names = host_names(arguments.hosts, spec)
+    names = with_baselines(host_names(arguments.hosts, spec), spec)
     locks = read_locks(arguments.locks, names, spec)
     hosts = named_hosts(names)
     if not hosts:
@@ -40,6 +40,20 @@ def run(arguments: argparse.Namespace, sink: Sink) -> int:
     if tasks:
         report = _with_preflight(report, hosts, captured, tasks, locks, how, arguments.jobs, sink)
     return finish(report, arguments, sink, spec=spec, baseline=baseline, locks=locks, outputs=wanted, preflighted=bool(tasks))
+
+
+def with_baselines(names: Sequence[HostName], spec: Spec | None) -> list[HostName]:
+    """The hosts and, for each of their roles, the host or snapshot file that the spec says the role follows."""
+    out = list(names)
+    for role in dict.fromkeys(name.role for name in names if name.kind != "lock"):
+        base = spec.baseline_of(role) if spec else None
+        if spec is None or base is None or any(name.label == base for name in out):
+            continue
+        (name,) = host_names([base], spec)
+        if name.kind == "file" and base not in spec.hosts:
+            name = replace(name, path=str(spec.root / (name.path or "")))
+        out.append(replace(name, role=name.role or role))
+    return out
 
 
 def _has_rules(spec: Spec | None, role: str | None) -> bool:
