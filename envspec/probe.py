@@ -989,41 +989,35 @@ def read_direct_url(path: str, problems: list[dict[str, str]]) -> dict[str, Any]
 
 def record_lines(data: bytes) -> tuple[list[bytes], int]:
     """RECORD's rows as ``path,hash,size`` without quoting, bytecode left out; and how many rows could not be read."""
-    if b'"' not in data:
-        if b"\r\n" in data:  # the csv module writes it
-            data = data.translate(None, b"\r")
-        every = data.rstrip(b"\n").split(b"\n")
-        lines = [
-            line for line in every if not line.endswith(b".pyc,,")
-        ]  # an installer's own bytecode; four times as fast
-        if data.count(b".pyc,") != len(every) - len(lines):
-            lines = [line for line in lines if b".pyc," not in line]
-        broken = b"\0" in data or b"\n," in data or data.startswith(b",")
-        if not broken and set(map(bytes.count, lines, itertools.repeat(b","))) == {2}:
-            return lines, 0
-        good = [line for line in lines if line.count(b",") == 2 and line[0] != 44 and b"\0" not in line]
-        return good, sum(1 for line in lines if line.strip()) - len(good)
+    if b"\r\n" in data:  # the csv module writes it
+        data = data.translate(None, b"\r")
+    every = data.rstrip(b"\n").split(b"\n")
+    lines = [line for line in every if not line.endswith(b".pyc,,")]  # an installer's own bytecode; four times as fast
+    if data.count(b".pyc,") != len(every) - len(lines):
+        lines = [line for line in lines if b".pyc," not in line]
+    broken = b"\0" in data or b"\n," in data or data.startswith(b",") or b'"' in data
+    if not broken and set(map(bytes.count, lines, itertools.repeat(b","))) == {2}:
+        return lines, 0
     good, bad = [], 0
-    import csv
-
-    rows = csv.reader(data.decode("utf-8", "surrogateescape").split("\n"))
-    while True:
-        try:
-            row = next(rows)
-        except StopIteration:
-            break
-        except csv.Error:
-            bad += 1
-            continue
-        if not row or row[0].endswith(".pyc"):
-            continue
-        if len(row) == 3 and row[0] and "\0" not in row[0]:
-            # A comma inside a path would break the plain form; it is escaped so that rows stay three fields.
-            row[0] = row[0].replace(",", "%2C")
-            good.append(",".join(row).encode("utf-8", "surrogateescape"))
-        else:
+    for line in lines:
+        if b'"' in line:
+            line = unquoted(line)
+        if line.count(b",") == 2 and line[0] != 44 and b"\0" not in line:
+            good.append(line)
+        elif line.strip():
             bad += 1
     return good, bad
+
+
+def unquoted(line: bytes) -> bytes:
+    """A row with quoting, without it; a comma inside the path is escaped, so that rows stay three fields."""
+    import csv
+
+    try:
+        row = next(csv.reader([line.decode("utf-8", "surrogateescape")], strict=True))
+    except (csv.Error, StopIteration):
+        return b"?"
+    return ",".join([field.replace(",", "%2C") for field in row]).encode("utf-8", "surrogateescape")
 
 
 def record_rows(data: bytes) -> Iterator[tuple[bytes, bytes, bytes]]:
