@@ -16,10 +16,11 @@ _TRUE: Final = frozenset({"1", "true", "yes", "on"})
 
 def _runtime(host: Host) -> str | None:
     """The CUDA version of the runtime that torch brings: torch's own word, else the library's."""
-    if host.snapshot.torch is not None and host.snapshot.torch.cuda:
-        return host.snapshot.torch.cuda
+    torch = host.snapshot.torch
+    if torch is not None and cuda.version(torch.cuda) is not None:
+        return torch.cuda
     for library in host.snapshot.libraries:
-        if library.component == "cudart" and library.version:
+        if library.component == "cudart" and library.version and cuda.version(library.version) is not None:
             return ".".join(library.version.split(".")[:2])
     return None
 

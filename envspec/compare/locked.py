@@ -9,7 +9,7 @@ from packaging.specifiers import SpecifierSet
 
 from envspec import mend
 from envspec.compare.model import Collector, Host, Key, some
-from envspec.compare.packages import INSTALLERS, by_name, release, row_of, variant_of, wanted_requirement
+from envspec.compare.packages import INSTALLERS, by_name, of_component, release, row_of, variant_of, wanted_requirement
 from envspec.compare.requirements import Unsatisfied, unsatisfied
 from envspec.findings import Location
 from envspec.locks import LockedPackage
@@ -29,7 +29,7 @@ def locked_facts(host: Host) -> dict[Key, str]:
         text = package.version or (package.direct.commit[:12] if package.direct and package.direct.commit else "source")
         held = component(name)
         if held:
-            parts.setdefault(held, []).append(f"{text} ({name})")
+            parts.setdefault(held, []).append(of_component(text, name, held))
         else:
             out["package", name] = text
     out.update({("component", held): " + ".join(texts) for held, texts in parts.items()})

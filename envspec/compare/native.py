@@ -10,7 +10,7 @@ from envspec import cuda, mend
 from envspec.compare.model import Collector, Host, Key, joined, some
 from envspec.findings import Severity
 from envspec.snapshot import Extension
-from envspec.variants import component, parse_local, parse_version
+from envspec.variants import COMPONENTS, component, parse_local, parse_version
 
 __all__ = ["between_hosts", "each", "library_component", "old_string_abi"]
 
@@ -120,10 +120,24 @@ def _needed(out: Collector, host: Host, owner: str, extensions: Sequence[Extensi
             what += f"; {some(near)} is there"
         torch = host.snapshot.torch
         fix = None
-        if held and torch is not None and torch.cuda:
+        if held and torch is not None and torch.cuda and cuda.version(torch.cuda) is not None:
             fix = f"Install the build of {owner} for CUDA {torch.cuda} (torch's), or the torch that {owner} was built for."
+            brings = _brings(held, soname, torch.cuda)
+            if brings is not None and not any(component(name) == held for name in host.installed):
+                fix = mend.install(host.snapshot, [brings])
         evidence = {"expected": soname, "found": near or None}
         out.add("EP402", owner, [host.label], what, row=_row(owner), fix=fix, evidence=evidence)
+
+
+def _brings(held: str, soname: str, torch_cuda: str) -> str | None:
+    """The distribution that brings a library of torch's own CUDA major, None where the module needs another major."""
+    major = torch_cuda.split(".")[0]
+    base = next((base for base, name in COMPONENTS.items() if name == held), None)
+    if base is None or (held in ("cublas", "cudart", "nvjitlink", "nvrtc") and not soname.endswith(f".so.{major}")):
+        return None
+    # From CUDA 13 on only the libraries with a release of their own keep the suffix.
+    plain = int(major) >= 13 and held not in ("cudnn", "cusparselt", "nccl", "nvshmem")
+    return f"nvidia-{base}" if plain else f"nvidia-{base}-cu{major}"
 
 
 def _driver_library(out: Collector, host: Host, owner: str, head: str, soname: str) -> None:

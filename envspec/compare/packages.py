@@ -68,6 +68,11 @@ def shown(dist: Distribution, variant: str | None) -> str:
     return f"{version}+{variant}" if variant and "+" not in version else version
 
 
+def of_component(text: str, name: str, held: str) -> str:
+    """A component's version with the distribution that brings it, where their names differ."""
+    return text if name == held else f"{text} ({name})"
+
+
 def by_name(items: Sequence[Unsatisfied]) -> dict[str, list[Unsatisfied]]:
     grouped: dict[str, list[Unsatisfied]] = {}
     for item in items:
@@ -109,7 +114,7 @@ def facts(host: Host) -> dict[Key, Fact]:
             out["package", name] = fact
     for held, members in parts.items():
         members.sort(key=lambda member: member[0])
-        text = " + ".join(f"{fact.text} ({name})" for name, fact in members)
+        text = " + ".join(of_component(fact.text, name, held) for name, fact in members)
         out["component", held] = Fact(tuple((name, fact.identity) for name, fact in members), text)
     return out
 

@@ -108,6 +108,24 @@ def lock(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return lock_of(folder, "vllm==0.15.1", "numpy==2.0.0", "nvidia-nccl-cu13==2.28.9", "six==1.0 ; os_name == 'posix'")
 
 
+@pytest.mark.parametrize("value", ["", "~", "12", "1.x", "-1", "99999999999999999999.1", "१२.८", "\ud800", "x\ny"])
+def test_every_text_replaced(lock: Any, value: str) -> None:
+    """Each single text of the snapshot in turn."""
+    for path in PATHS:
+        document = copy.deepcopy(DOCUMENT)
+        inner = document
+        for key in path[:-1]:
+            inner = inner[key]
+        if not isinstance(inner[path[-1]], str):
+            continue
+        inner[path[-1]] = value
+        try:
+            snapshot = loads(document)
+        except SnapshotError:
+            continue
+        json.dumps(compare([host(relabel(snapshot, "b"))], [lock]).to_dict())
+
+
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(PATHS), values), min_size=1, max_size=3))
 def test_any_value_replaced(lock: Any, changes: list[tuple[tuple[Any, ...], Any]]) -> None:

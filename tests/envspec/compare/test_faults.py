@@ -59,6 +59,7 @@ class Case(NamedTuple):
     locks: Sequence[RoleLock] = ()
     spec: str | None = None
     severity: str | None = None
+    mends: str = ""
 
 
 CASES: dict[str, Callable[[Path], Case]] = {}
@@ -605,6 +606,17 @@ def needs_cuda_13_library(tmp_path: Path) -> Case:
 
 
 @case
+def library_of_the_right_cuda_is_not_installed(tmp_path: Path) -> Case:
+    module = ext("sgl-kernel", needed=(Needed(soname="libnvrtc.so.12", by="nothing"),))
+    return Case(
+        [host(gpu_host("a", dist("sgl-kernel", "0.3.21"), extensions=(module,)))],
+        [("EP402", "sgl-kernel", "a")],
+        ["libnvrtc.so.12, which is nowhere"],
+        mends="-m pip install nvidia-cuda-nvrtc-cu12",
+    )
+
+
+@case
 def needs_a_newer_glibc(tmp_path: Path) -> Case:
     module = ext("flash-attn", glibc="2.32")
     return Case(
@@ -1114,6 +1126,7 @@ def test_fault_is_found_named_right_and_alone(name: str, tmp_path: Path) -> None
         for words in given.says:
             assert words in first.what
         assert first.fix
+        assert given.mends in first.fix
         assert first.why
         if given.severity is not None:
             assert first.severity == given.severity

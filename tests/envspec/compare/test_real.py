@@ -361,7 +361,9 @@ def test_the_real_kernels_under_the_real_torch(empty: Path, site: Path, torch: s
     """sgl-kernel 0.3.21 is built for torch 2.9.1 and declares no requirement that would say so."""
     python = empty.parents[2] / "bin" / "python"
     command = [sys.executable, "-m", "uv", "pip", "install", "--quiet", "--python", str(python), "--no-deps"]
-    done = subprocess.run([*command, f"torch=={torch}", "sgl-kernel==0.3.21"], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [*command, f"torch=={torch}", "sgl-kernel==0.3.21"], capture_output=True, text=True, check=False
+    )
     if done.returncode != 0:
         pytest.skip(f"the wheels cannot be had here: {done.stderr.strip()[-200:]}")
     snapshot = capture(site, "a")
