@@ -213,7 +213,7 @@ def _evaluate(
     table = AcceptanceTable(options.steps, options.serving_mode)
     run = _Run(drafter, target, options, table, ids_D)
     loaded = time.perf_counter()
-    trainer = None if options.trainer is None else trainers.get(options.trainer)
+    trainer = None if options.trainer is None else trainers.get(options.trainer, checkpoint)
     pool = WalkPool(drafter, options.pool) if _pooled(run) else None
     waiting: list[tuple[_Loaded, Walk, WalkCounts, tuple[int, int]]] = []
     checks: list[FinalState] = []

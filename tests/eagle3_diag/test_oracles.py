@@ -61,7 +61,7 @@ def test_definition_reads_as_a_sentence(name: str) -> None:
     text = definition.text()
     assert definition.name == name
     assert definition.source in text
-    assert ("true tokens" in text) == (definition.feed == "true")
+    assert ("fed the sequence's true tokens" in text) == (definition.feed == "true")
 
 
 def test_account_of_tokens_past_a_requests_end() -> None:
@@ -87,7 +87,10 @@ def test_evaluate_reports_what_the_trainer_logged(name: str, tmp_path: Path) -> 
     assert found.trainer is not None
     if case.kind == "speculators":
         assert found.accuracy is not None
-        for key, counted in (("full_acc.sum", found.accuracy.correct), ("full_acc.sum", found.trainer.correct), ("full_acc.total", found.trainer.total)):
+        figures = [("full_acc.sum", found.trainer.correct), ("full_acc.total", found.trainer.total)]
+        if case.about["feed"] == "own":  # accuracy.full is on-policy, as servers draft and as speculators validated up to 0.6
+            figures.append(("full_acc.sum", found.accuracy.correct))
+        for key, counted in figures:
             assert counted == torch.stack([e[key] for e in case.expected]).sum(dim=0).tolist(), key
     elif case.kind == "specforge":
         for key, counted in (("correct", found.trainer.correct), ("total", found.trainer.total)):

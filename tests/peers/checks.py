@@ -55,27 +55,30 @@ def check(case: Case, folder: Path) -> None:
             check_teacher_forced(case, pair)
 
 
-def draft_logits(drafter: Drafter, sample: Sample, steps: int) -> torch.Tensor:
-    """Draft-vocabulary logits of every row and step, on-policy: [R, K, D]."""
+def draft_logits(drafter: Drafter, sample: Sample, steps: int, feed: str = "own") -> torch.Tensor:
+    """Draft-vocabulary logits of every row and step: [R, K, D]."""
+    padded_N = torch.cat((sample.tokens_N, sample.tokens_N.new_zeros(steps)))
     rows_R = torch.arange(sample.length - 1)
     prefix, drafts = drafter.begin(sample.tokens_N, list(sample.aux_ANH), rows_R)
     assert drafts is not None
     out = []
     for k in range(steps):
         if k:
-            drafts = drafter.next(prefix, drafts, drafter.argmax(drafts.state_RH))
+            drafts = drafter.next(prefix, drafts, drafter.argmax(drafts.state_RH) if feed == "own" else padded_N[rows_R + 1 + k])
         out.append(drafter.normed(drafts.state_RH) @ drafter.head_VH.float().T)
     return torch.stack(out, dim=1)
 
 
 def check_speculators(case: Case, pair: Opened) -> None:
-    trainer, all_drafts = get("speculators"), []
+    trainer, all_drafts = get("speculators", pair.drafter.weights.checkpoint), []
+    feed = trainer.definition.feed
+    assert feed == case.about.get("feed", "own")
     for sample, expected in zip(pair.samples, case.expected, strict=True):
-        drafts_RK = rollout(pair.drafter, sample.tokens_N, list(sample.aux_ANH), steps=STEPS).drafts_RK
+        drafts_RK = rollout(pair.drafter, sample.tokens_N, list(sample.aux_ANH), steps=STEPS, feed=feed).drafts_RK
         assert torch.equal(drafts_RK, expected["tokens"]), f"{sample.name}: draft tokens differ"
         all_drafts.append(drafts_RK)
         if "logits" in expected:
-            ours, theirs = draft_logits(pair.drafter, sample, STEPS), expected["logits"]
+            ours, theirs = draft_logits(pair.drafter, sample, STEPS, feed), expected["logits"]
             scale = theirs.abs().amax(dim=-1, keepdim=True)
             assert float(((ours - theirs).abs() / scale).max()) < 1e-4
         if not case.about["packed"]:

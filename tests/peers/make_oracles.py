@@ -30,6 +30,8 @@ CASES: dict[str, tuple[str, Callable[[], Case]]] = {
             ("speculators-2-layers-fc-norm", "speculators", speculators_peer.make, {"layers": 2, "norm_before_fc": True, "norm_before_residual": True}),
             ("speculators-packed-bias", "speculators", speculators_peer.make, {"packed": True, "bias": True, "heads": (4, 1, 8), "lengths": (37, 9, 30, 21)}),
             ("speculators-qwen3-residual", "speculators", speculators_peer.make, {"model": "qwen3", "norm_before_residual": True, "heads": (4, 4, 12)}),
+            ("speculators-0.9", "speculators>=0.7", speculators_peer.make, {"norm_output": True, "fc_norm": True}),
+            ("speculators-0.9-qwen3-2-layers", "speculators>=0.7", speculators_peer.make, {"model": "qwen3", "layers": 2, "norm_output": True, "rope": "yarn"}),
             ("specforge-yarn", "specforge", specforge_peer.make, {"rope": "yarn"}),
             ("specforge-fc-norm-llama3", "specforge", specforge_peer.make, {"rope": "llama3", "fc_norm": True, "draft_vocab": False}),
             ("eagle", "eagle", eagle_peer.make, {}),
@@ -51,7 +53,11 @@ OBSERVE: dict[str, Callable[[Case], Case]] = {
 
 
 def available(package: str) -> bool:
-    """Whether a case's package is here (EAGLE is a checkout that ``EAGLE_SOURCE`` names)."""
+    """Whether a case's package is here, in the version meant (EAGLE is a checkout that ``EAGLE_SOURCE`` names)."""
+    if package.startswith("speculators"):
+        if importlib.util.find_spec("speculators") is None:
+            return False
+        return speculators_peer.teacher_forces() == (package != "speculators")
     return eagle_peer.source() is not None if package == "eagle" else importlib.util.find_spec(package) is not None
 
 
@@ -92,7 +98,7 @@ def main(arguments: list[str] | None = None) -> int:
     for name in options.names or CASES:
         package, make = CASES[name]
         if not available(package):
-            print(f"{name}: left out, {package} is not here", flush=True)
+            print(f"{name}: left out, {'speculators<0.7' if package == 'speculators' else package} is not here", flush=True)
         elif options.check:
             found = check(name)
             failed += bool(found)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
+import inspect
 import json
 import tempfile
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +40,8 @@ def make(
     model: str = "llama",
     norm_before_residual: bool = False,
     norm_before_fc: bool = False,
+    fc_norm: bool = False,
+    norm_output: bool = False,
     draft_vocab: bool = True,
     rope: str = "default",
     bias: bool = False,
@@ -61,6 +66,8 @@ def make(
         max_positions=maximum,
         norm_before_residual=norm_before_residual,
         norm_before_fc=norm_before_fc,
+        fc_norm=fc_norm,
+        post_norm_feedback=norm_output,
         qk_norm=model == "qwen3",
         first_position=1,
     )
@@ -82,10 +89,9 @@ def make(
 
 def observe(case: Case) -> Case:
     """Fill in what the real package says, from the case's own tensors."""
-    from importlib.metadata import version
-
     module = load(case)
     case.about["made_by"] = f"speculators {version('speculators')} Eagle3DraftModel.forward, float32"
+    case.about["feed"] = "true" if teacher_forces() else "own"
     case.expected = []
     if case.about["packed"]:
         tokens, logits, metrics = _forward(module, case, list(range(len(case.samples))))
@@ -101,6 +107,11 @@ def observe(case: Case) -> Case:
             sums = {key: torch.tensor([int(metrics[f"{key.rsplit('.', 1)[0]}_{k}_{key.rsplit('.', 1)[1]}"]) for k in range(STEPS)]) for key in METRICS}
             case.expected.append({"tokens": tokens} | sums | ({"logits": logits} if i == len(case.samples) - 1 else {}))
     return case
+
+
+def teacher_forces() -> bool:
+    """Whether the installed version feeds true tokens whenever it runs (0.7 and later)."""
+    return tuple(map(int, version("speculators").split(".")[:2])) >= (0, 7)
 
 
 METRICS = ("full_acc.sum", "full_acc.total", "cond_acc.sum", "cond_acc.total")
@@ -132,6 +143,7 @@ def _module(shape: Shape, sizes: Sizes, model: str, rope: dict[str, Any], maximu
         draft_vocab_size=sizes.draft_vocab,
         norm_before_residual=shape.norm_before_residual,
         norm_before_fc=shape.norm_before_fc,
+        **{name: True for name, on in (("fc_norm", shape.fc_norm), ("norm_output", shape.post_norm_feedback)) if on},  # since 0.7
         eagle_aux_hidden_state_layer_ids=[2, 4, 5],
         speculators_config=SpeculatorsConfig(
             algorithm="eagle3",
@@ -188,8 +200,17 @@ def _forward(module: Any, case: Case, which: list[int]) -> tuple[torch.Tensor, t
     forward = getattr(Eagle3DraftModel.forward, "__wrapped__", Eagle3DraftModel.forward)
     seen: list[torch.Tensor] = []
     hook = module.lm_head.register_forward_hook(lambda _m, _i, output: seen.append(output.detach()[0, :rows]))
+    if "document_ids" in inspect.signature(forward).parameters:  # since 0.7; -1 is padding
+        documents = torch.repeat_interleave(torch.arange(lengths.shape[0]), lengths)
+        padded["document_ids"] = F.pad(documents, (0, -rows % 128), value=-1)[None]
+    else:
+        padded["lengths"] = lengths
+    if importlib.util.find_spec("speculators.losses"):  # its default loss is a Triton kernel
+        from speculators.losses import resolve_loss_config
+
+        padded["loss_config"] = resolve_loss_config("kl_div", "eager")
     with torch.no_grad():
-        drafted, _, metrics = forward(module, **padded, lengths=lengths, ttt_steps=STEPS)
+        drafted, _, metrics = forward(module, **padded, ttt_steps=STEPS)
     hook.remove()
     tokens = case.ids[torch.stack([t[0, :rows] for t in drafted], dim=1)]
     return tokens, torch.stack(seen, dim=1), {k: float(v) for k, v in metrics.items()}

@@ -20,6 +20,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore"),
 ]
 
+SPECULATORS = "speculators" if available("speculators") else "speculators>=0.7"
 MATRIX = [
     {"model": model, "layers": layers, "norm_before_residual": residual, "draft_vocab": vocabulary, "rope": rope}
     for (model, layers, residual, vocabulary), rope in itertools.product(
@@ -35,7 +36,7 @@ def need(package: str) -> None:
 
 @pytest.mark.parametrize("options", MATRIX, ids=lambda o: "-".join(str(v) for v in o.values()))
 def test_speculators(options: dict[str, Any], tmp_path: Path) -> None:
-    need("speculators")
+    need(SPECULATORS)
     heads = ((4, 2, 8), (4, 1, 12), (4, 4, 8))[MATRIX.index(options) % 3]
     check(speculators_peer.make("live", seed=100 + MATRIX.index(options), heads=heads, lengths=(31, 16), **options), tmp_path)
 
@@ -46,8 +47,16 @@ def test_speculators(options: dict[str, Any], tmp_path: Path) -> None:
     ids=str,
 )
 def test_speculators_further(options: dict[str, Any], tmp_path: Path) -> None:
-    need("speculators")
+    need(SPECULATORS)
+    if speculators_peer.teacher_forces() and options.get("packed"):
+        pytest.skip("since 0.7 the last rows of a packed sample are fed the next one's tokens")
     check(speculators_peer.make("live", seed=300, **({"lengths": (29, 7, 17, 23)} | options)), tmp_path)
+
+
+@pytest.mark.parametrize("options", [{"fc_norm": True}, {"norm_output": True, "layers": 2}, {"fc_norm": True, "norm_output": True, "model": "qwen3"}], ids=str)
+def test_speculators_since_0_7(options: dict[str, Any], tmp_path: Path) -> None:
+    need("speculators>=0.7")
+    check(speculators_peer.make("live", seed=350, **options), tmp_path)
 
 
 @pytest.mark.parametrize(("rope", "vocabulary", "norm"), list(itertools.product(("default", "llama3", "yarn"), (True, False), (True, False))))
