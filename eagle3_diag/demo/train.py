@@ -6,19 +6,19 @@ needs torch, transformers, tokenizers and speculators (``nox -s train-demo`` has
 gives the same bytes on the same machine and versions.
 
 **The language** has 12 words; each word follows from the three before it by a fixed random table of 1728 entries, a
-permutation of the word three places back, so that texts are long and do not fall into short loops.
+permutation of the word three places back, so that different texts stay different.
 
 **The target** is a Llama of 8 layers that memorises the table. Beside the usual next-token loss every layer's input gets one:
 read through the final norm and the LM head, the inputs of layers 2, 4 and 6 must name the tokens two, three and four places
-ahead, those of layers 3, 5 and 7 tokens that are already there. So each layer holds something else, the future can be read
-off the features, and nobody gets it without them: layer, order and timing of the features matter, as they should in a test
-of wiring. After training the weights are rounded to bfloat16, and everything below is made with the rounded ones.
+ahead, those of layers 3, 5 and 7 tokens that are already there. So each layer holds something else, and the future can be read
+off the right features only: layer, order and timing matter, as they should in a test of wiring. After training the weights are rounded to bfloat16, and everything below is made with the rounded ones.
 
 **The drafter** is speculators' own ``Eagle3DraftModel``, trained by its own forward and loss on texts that the target wrote,
 with the features that it computed. Flex attention has no backward pass on a CPU, so attention goes through
-``scaled_dot_product_attention`` with the same mask.
+``scaled_dot_product_attention`` with the same mask. Its draft vocabulary lacks one of the 12 words, as real ones lack the
+target's rare tokens, so that some drafts must fail.
 
-**The samples** are held out: prompts of 10 to 26 words, continued greedily by the target. ``hs_{i}.safetensors`` with the
+**The samples** have prompts of their own, 10 to 25 words long, continued greedily by the target. ``hs_{i}.safetensors`` with the
 inputs of layers 1 to 7 and the output of the last, so that one layer too early or too late can be tried on them.
 """
 
@@ -48,6 +48,8 @@ VOCABULARY = SPECIAL + OTHER_WORDS[:30] + WORDS + OTHER_WORDS[30:]
 VOCABULARY += [f"<unused{i}>" for i in range(96 - len(VOCABULARY))]
 FIRST_WORD = VOCABULARY.index(WORDS[0])
 DRAFT_VOCABULARY = 20
+#: A word that the draft vocabulary lacks, as real ones lack the target's rare tokens.
+UNDRAFTED = WORDS[-3]
 HIDDEN, INTERMEDIATE, LAYERS, LENGTH = 128, 256, 8, 96
 AUX_LAYERS = (2, 4, 6)
 #: Input of layer -> which token its state must name, counted from the one that the layer's position holds.
@@ -185,8 +187,8 @@ def train_drafter(
     ALL_ATTENTION_FUNCTIONS.register("simple_flex_attention", dense_attention)
     forward = Eagle3DraftModel.forward
     forward = getattr(forward, "__wrapped__", getattr(forward, "_torchdynamo_orig_callable", forward))
-    spare = (DRAFT_VOCABULARY - len(WORDS)) // 2
-    kept = torch.arange(FIRST_WORD - spare, FIRST_WORD + len(WORDS) + spare)
+    around = range(FIRST_WORD - 4, FIRST_WORD - 3 + DRAFT_VOCABULARY)
+    kept = torch.tensor([token for token in around if token != VOCABULARY.index(UNDRAFTED)])
     t2d = torch.zeros(len(VOCABULARY), dtype=torch.bool)
     t2d[kept] = True
     config = LlamaConfig(**{**model.config.to_dict(), "num_hidden_layers": 1})
@@ -220,8 +222,13 @@ def write_target(model: LlamaForCausalLM, directory: Path) -> None:
     tokenizer = Tokenizer(models.WordLevel({word: i for i, word in enumerate(VOCABULARY)}, unk_token="<unk>"))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, unk_token="<unk>", bos_token="<s>", eos_token="</s>", pad_token="<pad>"
-    ).save_pretrained(directory)
+        tokenizer_object=tokenizer, unk_token="<unk>", bos_token="<s>", eos_token="</s>", pad_token="<pad>",
+        model_max_length=model.config.max_position_embeddings,
+    ).save_pretrained(directory)  # fmt: skip
+    path = directory / "tokenizer_config.json"
+    config = json.loads(path.read_text())
+    config["tokenizer_class"] = "PreTrainedTokenizerFast"  # the name that Transformers 4 knows as well
+    path.write_text(json.dumps(config, indent=2) + "\n")
 
 
 def write_drafter(drafter: Eagle3DraftModel, directory: Path) -> None:
@@ -269,8 +276,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Train the demo's target and drafter and store samples.")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent, help="where target, drafter and samples go")
     parser.add_argument("--seed", type=int, default=7)
-    parser.add_argument("--target-steps", type=int, default=700)
-    parser.add_argument("--drafter-steps", type=int, default=500)
+    parser.add_argument("--target-steps", type=int, default=600)
+    parser.add_argument("--drafter-steps", type=int, default=300)
     parser.add_argument("--target", type=Path, help="take this target (made by an earlier run) instead of training one")
     arguments = parser.parse_args()
     torch.manual_seed(arguments.seed)
@@ -290,6 +297,7 @@ def main() -> None:
         generator.manual_seed(arguments.seed + 1)
         write_samples(target, generator, table_CBA, made / "samples")
         generator.manual_seed(arguments.seed + 2)
+        torch.manual_seed(arguments.seed + 2)  # the drafter's first weights, whether the target was trained just now or not
         drafter = train_drafter(target, made / "target", generator, table_CBA, arguments.drafter_steps)
         write_drafter(drafter, made / "drafter")
         for part in ("target", "drafter", "samples"):
