@@ -31,6 +31,8 @@ def run(arguments: argparse.Namespace, sink: Sink) -> int:
     if captured.snapshot is None:
         raise captured.error or UsageError(f"{host.label} could not be captured")
     made = _plan(arguments, sink, how, host, captured.snapshot, lock)
+    if not made.python.isprintable():
+        raise UsageError(f"the interpreter's path on {host.label} holds control characters; no command is written with it")
     for step in made.steps:
         if not all(text.isprintable() for text in (step.requirement, step.index or "", *step.hashes)):
             raise UsageError(f"{lock.path}: the entry of {step.name} holds control characters; no command is written from it")

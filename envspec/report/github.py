@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import PurePath
 
 from envspec.findings import SEVERITIES, Finding, Report
-from envspec.report.escape import annotation_data, annotation_property
+from envspec.report.escape import annotation_data, annotation_property, plain
 from envspec.report.interface import View, fold_hosts
 from envspec.report.markdown import within
 
@@ -61,7 +61,7 @@ def _of(finding: Finding, level: str, view: View) -> str:
     return _command(
         level,
         title=f"{finding.code} {finding.subject}",
-        message=f"{finding.what}{hosts}\n{finding.fix}",
+        message=f"{plain(finding.what)}{plain(hosts)}\n{plain(finding.fix)}",
         file=_relative(file) if file else None,
         line=place.line if place else None,
         column=place.column if place else None,

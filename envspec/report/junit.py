@@ -71,9 +71,8 @@ def _case(finding: Finding, host: str, fails: bool) -> ET.Element:
             case.set("file", xml_text(plain(finding.location.file)))
         if finding.location.line and finding.location.line > 0:
             case.set("line", str(finding.location.line))
-    story = xml_text(
-        f"{title(finding)}\n{finding.what}\nWhy: {finding.why}\nFix: {finding.fix}" + (f"\nAt: {finding.location}" if finding.location else "")
-    )
+    lines = [title(finding), finding.what, f"Why: {finding.why}", f"Fix: {finding.fix}", *([f"At: {finding.location}"] if finding.location else [])]
+    story = "\n".join(xml_text(plain(line)) for line in lines)
     if not finding.counts:
         ET.SubElement(case, "skipped", message="declared difference" if finding.declared else "ignored or in the baseline")
     elif fails:

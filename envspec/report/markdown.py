@@ -119,8 +119,8 @@ def _hosts_of(finding: Finding) -> str:
 
 def _finding(finding: Finding) -> str:
     place = f"\n\nAt {code(str(finding.location))}." if finding.location else ""
-    commands = all(is_command(plain(line)) for line in finding.fix.split("\n"))
-    mend = fence(finding.fix, "sh") if commands else sentence(finding.fix)
+    fix = plain(finding.fix)
+    mend = fence(fix, "sh") if is_command(fix) else sentence(fix)
     return (
         f"{_head(finding)}{_hosts_of(finding)}{place}\n\n"
         f"<details><summary>{prose(title(finding))}: why, and the mend</summary>\n\n{sentence(finding.why)}\n\n{mend}\n\n</details>\n"

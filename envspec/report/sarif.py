@@ -85,7 +85,7 @@ def _result(finding: Finding, index: int, view: View) -> dict[str, Any]:
         "ruleId": finding.code,
         "ruleIndex": index,
         "level": _LEVEL[finding.severity],
-        "message": {"text": plain(f"{finding.subject}: {finding.what}{hosts} {finding.fix}", multiline=True)},
+        "message": {"text": plain(f"{finding.subject}: {finding.what}{hosts} {finding.fix}")},
         "locations": [location] if finding.hosts or place else [],
         "partialFingerprints": {"envspec/v1": finding.fingerprint},
     }

@@ -203,15 +203,15 @@ def _rule(findings: Sequence[Finding], *, folded: bool) -> Iterator[RenderableTy
             line.append(f"  (on {plain(fold_hosts(finding.hosts))})", style="cyan")
         yield _indented(line, 4)
         if not folded and finding.fix:
-            for number, command in enumerate(finding.fix.split("\n")):
-                yield from _mend(plain(command), "fix: " if number == 0 else "     ")
+            # A mend is one line. A line feed in it came with a name; were it kept, its second half would be a line to paste.
+            yield from _mend(plain(finding.fix))
 
 
-def _mend(line: str, lead: str) -> Iterator[RenderableType]:
+def _mend(line: str) -> Iterator[RenderableType]:
     if is_command(line):
-        yield Styled(f"        {lead}{line}", style="green", no_wrap=True)
+        yield Styled(f"        fix: {line}", style="green", no_wrap=True)
     else:
-        yield _indented(Styled(lead + line, style="green"), 8)
+        yield _indented(Styled(f"fix: {line}", style="green"), 8)
 
 
 def _indented(text: Styled, columns: int) -> Padding:
