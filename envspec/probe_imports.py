@@ -118,6 +118,8 @@ class Finder:
                 return Spec(name, "opaque", None, [])
             if name in sys.builtin_module_names:
                 return Spec(name, "builtin", None, None)
+            if name == "__main__":
+                return Spec(name, "opaque", None, None)
         found = self._on_path(name, self.path if locations is None else locations)
         if found is not None and found.kind != "namespace":
             return found
@@ -342,11 +344,13 @@ class Failed(Exception):
         self.missing = missing
         self.kind = kind
         self.message = message
+        self.circular = False  # it depends on where a cycle of imports was entered
         self.chain: List[Tuple[str, str, int]] = []
 
     def copy(self) -> Failed:
         """A fresh instance: a cached failure is raised many times, each with its own chain."""
         other = Failed(self.error, self.missing, self.kind, self.message)
+        other.circular = self.circular
         other.chain = list(self.chain)
         return other
 
@@ -384,6 +388,8 @@ class Module:
         self.low = -1
         self.closure: Dict[str, Module] = {}  # what importing it leaves loaded
         self.touched: Set[str] = set()  # all it met on the way, what failed and was caught included
+        self.bound: Optional[Set[str]] = None
+        self.path_roots: Set[str] = set()  # directories below which it, or what it imports, may add to sys.path
 
     @property
     def package(self) -> str:
@@ -566,6 +572,7 @@ _PURE_METHODS = {
     "replace", "partition", "rpartition", "isdigit", "isidentifier", "title", "count", "index", "find", "splitlines",
     "decode", "encode", "removeprefix", "removesuffix", "rfind",
 }  # fmt: skip
+_PYTHON_2 = {"basestring", "unicode", "xrange", "raw_input", "unichr", "execfile", "long"}
 _BUILTIN_CALLS = {
     "__import__", "hasattr", "getattr", "setattr", "len", "bool", "tuple", "list", "set", "frozenset", "dict", "str",
     "int", "any", "all", "globals", "locals", "vars", "exec", "eval", "exit", "quit", "sorted", "reversed", "enumerate",
@@ -574,8 +581,7 @@ _BUILTIN_CALLS = {
 
 
 _OPENS = re.compile(
-    rb"\b(globals|locals|vars)\(\)\s*(\[[^\]\n]*\]\s*=[^=]|\.\s*(update|setdefault|__setitem__))"
-    rb"|[=(,]\s*(globals|locals|vars)\(\)\s*[),\n]|\bexec\s*\(|\._convert_?\(|_replace_as\("
+    rb"\._convert_?\(|\bglobal_enum\b"
 )  # text by which a module makes names that its statements do not show
 
 
@@ -602,12 +608,15 @@ class Machine:
         self.handling: List[Failed] = []
         self._trees: Dict[str, Any] = {} if trees is None else trees
         self._dists: Optional[Set[str]] = None
+        self.path_roots: Set[str] = set()
+        self._below: Dict[str, Set[str]] = {}
 
     def fresh(self) -> None:
         """Forget which modules are loaded, as a new process would; what was read and settled is kept."""
         self.loaded = {}
         self.stack = []
         self.running = set()
+        self.path_roots = set()
         self.maybe = 0
         self.calls = []
         self.handling = []
@@ -629,6 +638,9 @@ class Machine:
             return
         top = self.stack[-1]
         top.touched.add(module.name)
+        if module.path_roots:
+            top.path_roots |= module.path_roots
+            self.path_roots |= module.path_roots
         if module.index >= 0:
             if not (top.name + ".").startswith(module.name + "."):
                 top.low = min(top.low, module.index)
@@ -674,6 +686,10 @@ class Machine:
             spec = self.finder.find(name)
             if spec is None and name == "distutils" and self._hacked_distutils():
                 return Spec(name, "opaque", None, [])
+            if spec is None and self._on_added_path(name):
+                if self.stack:
+                    self.stack[-1].low = -1  # holds in this process only: nothing on the stack is settled by it
+                return Spec(name, "opaque", None, [])
             if spec is None:
                 raise Failed(ModuleNotFoundError, name, "module", "No module named {!r}".format(name))
             return spec
@@ -688,6 +704,27 @@ class Machine:
                 return Spec(name, "opaque", None, [])
             raise Failed(ModuleNotFoundError, name, "submodule", "No module named {!r}".format(name))
         return spec
+
+    def _adds_to_path(self) -> None:
+        """The module running now extends sys.path: what lies below its own top-level package may become importable."""
+        if not self.stack:
+            return
+        module = self.stack[-1]
+        top = self.finder.find(module.name.split(".")[0])
+        if top is not None and top.locations:
+            module.path_roots.update(top.locations)
+            self.path_roots.update(top.locations)
+
+    def _on_added_path(self, name: str) -> bool:
+        for root in self.path_roots:
+            if root not in self._below:
+                names = self._below[root] = set()
+                for _, directories, files in os.walk(root):
+                    names.update(directories)
+                    names.update(file[:-3] for file in files if file.endswith(".py"))
+            if name in self._below[root]:
+                return True
+        return False
 
     def _hacked_distutils(self) -> bool:
         """setuptools provides `distutils` through a .pth file where the interpreter no longer has it."""
@@ -714,7 +751,7 @@ class Machine:
             module.touched.add(name)
             if self.stack[:-1]:
                 self.stack[-2].touched |= module.touched
-            if module.low >= module.index:
+            if module.low >= module.index and not failure.circular:
                 self.failed[name] = failure.copy(), module.touched
             raise
         finally:
@@ -780,6 +817,9 @@ class Machine:
             module.open = True
         if b"meta_path" in raw:
             module.children_open = True
+            parent = self.loaded.get(module.name.rpartition(".")[0])
+            if parent is not None:  # a package that fills itself through a finder of its own
+                parent.open = parent.children_open = True
         if b"__path__" in raw or b"declare_namespace" in raw:
             if b"extend_path" in raw or b"declare_namespace" in raw:
                 module.locations = self._all_portions(module)
@@ -887,7 +927,7 @@ class Machine:
         if hook is not None:
             if isinstance(hook, Function) and not module.stdlib:
                 try:
-                    return self._call_function(hook, [name], {})
+                    return self._call_function(hook, [name], {}, strict=True)
                 except Failed as failure:
                     if not self._catches(failure, AttributeError):
                         raise
@@ -896,8 +936,10 @@ class Machine:
             else:
                 return UNKNOWN
         partial = " (it is still being imported: a circular import)" if module.index >= 0 else ""
-        raise Failed(ImportError, module.name + ":" + name, "name",
-                     "cannot import name {!r} from {!r}{}".format(name, module.name, partial))  # fmt: skip
+        absent = Failed(ImportError, module.name + ":" + name, "name")
+        absent.message = "cannot import name {!r} from {!r}{}".format(name, module.name, partial)
+        absent.circular = module.index >= 0
+        raise absent
 
     def _star(self, node: Any, module: Module, scope: Scope) -> None:
         listed = module.names.get("__all__")
@@ -1067,6 +1109,7 @@ class Machine:
                 failure.missing, failure.chain = origin.missing, list(origin.chain)
                 failure.kind = origin.kind if origin.missing is not None else "raise"
                 failure.message = origin.message or failure.message
+                failure.circular = origin.circular
         if not failure.chain:
             failure.chain = [(scope.module.name, scope.module.spec.origin or "", node.lineno)]
         raise failure
@@ -1207,6 +1250,9 @@ class Machine:
             leave = value.cls.find("__exit__")
             source = leave.node if isinstance(leave, Function) else None
         if source is not None:
+            if any(isinstance(n, ast.Attribute) and n.attr == "path" and getattr(n.value, "id", "") == "sys"
+                   for n in ast.walk(source)):  # fmt: skip
+                self._adds_to_path()
             names = {n.id for n in ast.walk(source) if isinstance(n, ast.Name)}
             if names & {"ImportError", "ModuleNotFoundError", "Exception"}:
                 return [ImportError]
@@ -1331,9 +1377,17 @@ class Machine:
             return known
         if hasattr(builtins, name) or scope.module.open or scope.kind != "module" or self.maybe:
             return UNKNOWN
-        if name in ("_", "WindowsError", "__class__", "__qualname__", "__module__", "__annotations__", "__debug__"):
+        # A name that no `try` of the module would bind was put there by someone else.
+        if name not in _PYTHON_2 and name not in self._bound_in_try(scope.module):
             return UNKNOWN
         raise Failed(NameError, None, "name-error", "name {!r} is not defined".format(name))
+
+    def _bound_in_try(self, module: Module) -> Set[str]:
+        tree = self._trees.get(module.spec.origin or module.name)
+        if module.bound is None:
+            tries = [n for n in getattr(tree, "body", []) if type(n).__name__ in ("Try", "TryStar")]
+            module.bound = _names_bound(inner for node in tries for inner in node.body)
+        return module.bound
 
     def _bind(self, target: Any, value: Any, scope: Scope) -> None:
         if isinstance(target, ast.Name):
@@ -1348,7 +1402,9 @@ class Machine:
             self._bind(target.value, UNKNOWN, scope)
         elif isinstance(target, ast.Attribute):
             owner = self.ev(target.value, scope)
-            if isinstance(owner, (Module, Instance, Class)):
+            if isinstance(owner, Module) and owner.name == "sys" and target.attr == "path":
+                self._adds_to_path()
+            elif isinstance(owner, (Module, Instance, Class)):
                 owner.names[target.attr] = UNKNOWN if self.maybe else value
         elif isinstance(target, ast.Subscript):
             owner = self.ev(target.value, scope)
@@ -1358,6 +1414,11 @@ class Machine:
                     owner.items[key] = value
                 else:
                     owner.fuzzy = True
+            elif isinstance(owner, Native) and owner.name == "globals":
+                if isinstance(key, str) and not self.maybe:
+                    owner.owner.names[key] = value
+                else:
+                    owner.owner.open = True
             elif isinstance(owner, Native) and owner.name == "sys.modules" and isinstance(key, str):
                 alias = value if isinstance(value, Module) else Module(key, Spec(key, "opaque", None, []))
                 self.loaded.setdefault(key, alias)
@@ -1571,8 +1632,8 @@ class Machine:
     def _contains(self, container: Any, item: Any) -> Any:
         if isinstance(container, Native) and container.name == "os.environ" and isinstance(item, str):
             return item in os.environ
-        if isinstance(container, Native) and container.name == "builtins.globals()" and isinstance(item, str):
-            return True if item in self.stack[-1].names else UNKNOWN
+        if isinstance(container, Native) and container.name == "globals" and isinstance(item, str):
+            return True if item in container.owner.names else UNKNOWN
         if isinstance(container, str) and isinstance(item, str):
             return item in container
         if isinstance(container, (ListOf, DictOf)) and _constant(item):
@@ -1674,10 +1735,16 @@ class Machine:
             return getattr(owner, name) if name in ("major", "minor", "micro", "releaselevel", "serial") else UNKNOWN
         if isinstance(owner, (ListOf, DictOf)):
             return Native("method." + name, owner)
-        if isinstance(owner, Native) and owner.name in ("os.environ", "sys.modules", "sys.implementation"):
+        if isinstance(owner, Native) and owner.name in ("os.environ", "sys.modules", "sys.path", "sys.implementation"):
             if owner.name == "sys.implementation":
                 return {"name": sys.implementation.name, "cache_tag": sys.implementation.cache_tag}.get(name, UNKNOWN)
             return Native(owner.name + "." + name)
+        if isinstance(owner, Native) and owner.name == "globals":
+            if name in ("update", "setdefault", "__setitem__", "pop"):
+                owner.owner.open = True
+            return UNKNOWN
+        if name == "f_globals" and self.stack:
+            self.stack[-1].open = True  # a function that reaches into the names of its caller
         if isinstance(owner, Raised) and name == "name" and owner.failure.missing:
             return owner.failure.missing.split(":")[0]
         return UNKNOWN
@@ -1686,7 +1753,7 @@ class Machine:
         if module.name == "sys":
             if name in _SYS_KNOWN:
                 return getattr(sys, name)
-            if name in ("exit", "modules", "implementation"):
+            if name in ("exit", "modules", "implementation", "path"):
                 return Native("sys." + name)
         if module.name == "os":
             if name == "name":
@@ -1734,12 +1801,18 @@ class Machine:
                 exact = False
         if not exact and isinstance(function, (Function, Bound)):
             arguments, keywords = [], {}
+        if function is UNKNOWN and getattr(node.func, "id", getattr(node.func, "attr", "")) == "exec_":
+            scope.module.open = True
         return self.call(function, arguments, keywords, node, scope)
 
     def call(
         self, function: Any, arguments: List[Any], keywords: Dict[str, Any], node: Any, scope: Optional[Scope] = None
     ) -> Any:
         """The abstract result of a call, with its effects."""
+        for argument in [*arguments, *keywords.values()]:
+            if isinstance(argument, Native) and argument.name == "globals":
+                if not (isinstance(function, Native) and function.name in ("builtins.eval", "builtins.__import__")):
+                    argument.owner.open = True
         if isinstance(function, Native):
             return self._native(function, arguments, keywords, node, scope)
         if isinstance(function, Bound):
@@ -1806,7 +1879,9 @@ class Machine:
             return UNKNOWN
         return self._call_function(function, arguments, keywords)
 
-    def _call_function(self, function: Function, arguments: List[Any], keywords: Dict[str, Any]) -> Any:
+    def _call_function(
+        self, function: Function, arguments: List[Any], keywords: Dict[str, Any], strict: bool = False
+    ) -> Any:
         if len(self.calls) >= MAX_CALL_DEPTH or any(function.node is other for other in self.calls):
             return UNKNOWN
         node = function.node
@@ -1835,6 +1910,11 @@ class Machine:
             return None
         except _Return as stop:
             return stop.value
+        except Failed as failure:
+            # State that calls change is followed too loosely to believe that a call fails for reasons of its own.
+            if strict or failure.missing is not None or self._catches(failure, ImportError):
+                raise
+            return UNKNOWN
         except (_Exhausted, _Break, _Continue):
             function.scope.module.open = True
             if not outermost:
@@ -1925,6 +2005,9 @@ class Machine:
             raise Failed(SystemExit, None, "raise", "sys.exit")
         if name == "decorator":
             return first
+        if name in ("sys.path.insert", "sys.path.append", "sys.path.extend"):
+            self._adds_to_path()
+            return None
         if name.startswith("os.environ."):
             return self._environment(arguments) if name in ("os.environ.get", "os.environ.setdefault") else UNKNOWN
         if name in ("sys.modules.get", "sys.modules.setdefault"):
@@ -2048,8 +2131,12 @@ class Machine:
                 return UNKNOWN
         if name == "str" and isinstance(first, (str, int)) and len(arguments) == 1:
             return str(first)
-        if name == "globals":
-            return Native("builtins.globals()")
+        if scope is not None and not arguments and (
+            name == "globals" or name in ("locals", "vars") and scope.kind == "module"
+        ):
+            return Native("globals", scope.module)
+        if name == "exec" and scope is not None:
+            scope.module.open = True
         if name == "callable" and isinstance(first, (Function, Class, Bound)):
             return True
         return UNKNOWN

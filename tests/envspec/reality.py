@@ -41,7 +41,7 @@ threading.stack_size(512 * 1024 * 1024)
 space = {"__name__": "probe_imports"}
 exec(compile(open(sys.argv[1]).read(), "probe_imports", "exec"), space)
 def main():
-    machine = space["Machine"](space["Finder"]())
+    machine = space["Machine"](space["Finder"](json.loads(sys.argv[4])))
     out = open(sys.argv[3], "w")
     for name in json.load(open(sys.argv[2])):
         machine.fresh()
@@ -52,8 +52,11 @@ def main():
         except space["Failed"] as failure:
             entry.update(ok=False, name=failure.missing, kind=failure.kind, chain=failure.chain,
                          error=getattr(failure.error, "__name__", str(failure.error)))
+        except Exception as error:
+            entry.update(ok=False, kind="walker", error=repr(error))
         entry["s"] = time.perf_counter() - start
         out.write(json.dumps(entry) + "\\n")
+    out.close()
 thread = threading.Thread(target=main)
 thread.start()
 thread.join()
@@ -131,26 +134,30 @@ def environment(directory: Path) -> dict[str, str]:
     return {**keep, "HOME": str(directory), "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1", "MPLBACKEND": "agg"}
 
 
-def really(python: Path, names: list[str], seconds: int = 30) -> dict[str, dict[str, Any]]:
-    """The outcome of importing each module in a process of its own."""
+def really(
+    python: Path, names: list[str], seconds: int = 30, path: list[str] | None = None
+) -> dict[str, dict[str, Any]]:
+    """The outcome of importing each module in a process of its own; with `path`, without site packages but these."""
     with tempfile.TemporaryDirectory() as text:
         directory = Path(text)
         (directory / "names.json").write_text(json.dumps(names))
-        command = [str(python), "-B", str(HERE / "reality_worker.py"), "names.json", "results.jsonl", str(seconds)]
+        flags = ["-B"] if path is None else ["-B", "-S", "-s"]
+        command = [str(python), *flags, str(HERE / "reality_worker.py"), "names.json", "results.jsonl", str(seconds)]
         if shutil.which("unshare") and subprocess.run(["unshare", "-n", "true"], capture_output=True).returncode == 0:
             command = ["unshare", "-n", *command]  # nothing may go out
-        subprocess.run(command, cwd=directory, env=environment(directory), check=True)
+        extra = {} if path is None else {"PYTHONPATH": os.pathsep.join(path)}
+        subprocess.run(command, cwd=directory, env={**environment(directory), **extra}, check=True)
         lines = (directory / "results.jsonl").read_text().splitlines()
     return {entry["module"]: entry for entry in map(json.loads, lines)}
 
 
-def judged(python: Path, names: list[str]) -> dict[str, dict[str, Any]]:
-    """The static verdict on each module."""
+def judged(python: Path, names: list[str], path: list[str] | None = None) -> dict[str, dict[str, Any]]:
+    """The static verdict on each module; `path` replaces the interpreter's search path."""
     with tempfile.TemporaryDirectory() as text:
         directory = Path(text)
         (directory / "names.json").write_text(json.dumps(names))
         (directory / "judge.py").write_text(JUDGE)
-        command = [str(python), "-B", "judge.py", str(PROBE), "names.json", "results.jsonl"]
+        command = [str(python), "-B", "judge.py", str(PROBE), "names.json", "results.jsonl", json.dumps(path)]
         subprocess.run(command, cwd=directory, env=environment(directory), check=True)
         lines = (directory / "results.jsonl").read_text().splitlines()
     return {entry["module"]: entry for entry in map(json.loads, lines)}
@@ -192,6 +199,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("python", type=Path)
     parser.add_argument("--remove", type=int, default=20, metavar="N", help="distributions to remove, one at a time")
+    parser.add_argument("--without", action="append", default=[], metavar="NAME", help="remove these instead")
     parser.add_argument("--only", action="append", default=[], metavar="PACKAGE", help="top-level packages to look at")
     parser.add_argument("--out", type=Path, help="directory for verdicts and disagreements as JSON")
     parser.add_argument("--show", type=int, default=40, metavar="N", help="causes of disagreement to print")
@@ -223,7 +231,7 @@ def main() -> int:
         users = [m for m, wanted in asked.items() if (mine & wanted or "*" in wanted) and m not in mine]
         reach[name] = sorted(users)
         depends[name] = len(users)
-    for name, _ in depends.most_common(options.remove):
+    for name in options.without or [name for name, _ in depends.most_common(options.remove)]:
         with tempfile.TemporaryDirectory(dir=options.python.parents[2]) as text:
             copy = copy_of(options.python, site, Path(text) / "env", owned[name])
             gone = reach[name]
