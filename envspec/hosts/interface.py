@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from importlib import resources
+from pathlib import Path
 from typing import ClassVar
 
 from envspec.errors import CaptureError
@@ -143,6 +144,14 @@ class ProcessHost(Host):
         """See :meth:`Host.snapshot`."""
         document, noise = self.converse(probe_source(), options.request(), options.whole_timeout)
         return self.finished(document, python=self.python, noise=noise)
+
+
+def expand_user(path: str) -> Path:
+    """The path with a leading ``~`` replaced; as it is where that account does not exist."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        return Path(path)
 
 
 def last_line(text: str) -> str:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 from envspec.hosts import wire
-from envspec.hosts.interface import ProcessHost, last_line
+from envspec.hosts.interface import ProcessHost, expand_user, last_line
 from envspec.hosts.process import Exchange
 
 __all__ = ["LocalHost"]
@@ -34,7 +33,7 @@ class LocalHost(ProcessHost):
         given = self.python or os.environ.get("ENVSPEC_PYTHON")
         if not given:
             return sys.executable
-        path = Path(given).expanduser()
+        path = expand_user(given)
         if path.is_dir():
             for name in ("bin/python3", "bin/python", "Scripts/python.exe"):
                 if (path / name).exists():

@@ -27,7 +27,7 @@ from urllib.parse import unquote, urlsplit
 from envspec.errors import UsageError
 from envspec.hosts.docker import ContainerHost, ImageHost
 from envspec.hosts.file import FileHost
-from envspec.hosts.interface import Host
+from envspec.hosts.interface import Host, expand_user
 from envspec.hosts.kubernetes import KubernetesHost
 from envspec.hosts.local import LocalHost
 from envspec.hosts.ssh import SshHost
@@ -168,5 +168,5 @@ def open_host(name: HostName) -> Host:
             name.text, parts[0], parts[1], parts[2] if len(parts) == 3 else None, name.path, name.label
         )
     if name.kind == "file":
-        return FileHost(name.text, Path(name.path or "").expanduser(), name.label)
+        return FileHost(name.text, expand_user(name.path or ""), name.label)
     raise UsageError(f"{name.text!r} is a lock, which can be compared with but not captured")

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from envspec.errors import EnvspecError, UsageError
@@ -61,6 +61,8 @@ def test_a_lock_is_no_host_to_open() -> None:
         open_host(parse_host("lock:uv.lock"))
 
 
+@example("~0")
+@example("local:~0/python")
 @given(st.text(max_size=40) | st.from_regex(re.compile(r"(ssh://|pod:|image:|[a-z]=)?[-a-z@:/\[\]~#%$; ]{0,20}"), fullmatch=True))
 def test_any_text_is_a_host_or_one_error(text: str) -> None:
     try:
