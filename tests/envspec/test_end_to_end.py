@@ -8,8 +8,10 @@ import json
 import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
+import time
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -423,3 +425,67 @@ def test_the_project_s_own_spec_loads_and_so_does_all_that_it_shows_in_comments(
     assert full.roles["train"].baseline
     assert full.lock
     assert [name.kind for name in host_names(list(full.hosts), full)] == ["local", "ssh", "ssh"]
+
+
+# a person at a terminal
+
+
+def at_a_terminal(world: World, *arguments: str, **environment: str) -> tuple[int, str]:
+    """Both streams of a command on one terminal of 100 columns."""
+    import fcntl
+    import pty
+    import struct
+    import termios
+
+    leader, follower = pty.openpty()
+    fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 100, 0, 0))
+    env = {**python_env(), "PYTHONPATH": str(ROOT), "TERM": "xterm", **environment}
+    for name in {"NO_COLOR", "CLICOLOR_FORCE", "CLICOLOR", "COLUMNS", "GITHUB_ACTIONS"} - environment.keys():
+        env.pop(name, None)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "envspec", *arguments], cwd=world.folder, env=env, stdout=follower, stderr=follower, stdin=follower
+    )
+    os.close(follower)
+    shown = b""
+    with contextlib.suppress(OSError):  # the other end is closed when the command has ended
+        while part := os.read(leader, 65536):
+            shown += part
+    os.close(leader)
+    return process.wait(60), shown.decode()
+
+
+def test_a_terminal_gets_colour_its_width_and_a_sign_of_life(world: World) -> None:
+    code, shown = at_a_terminal(world, "diff", "local:same", "local:other", "--lock", "requirements.lock")
+    assert code == 1
+    assert "\x1b[1;31mBreaks (1)" in shown
+    assert "waiting for local:same, local:other" in shown
+    assert any(80 < len(re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", line)) <= 100 for line in shown.splitlines())
+    code, shown = at_a_terminal(world, "diff", "local:same", "local:other", "--lock", "requirements.lock", NO_COLOR="1")
+    assert code == 1
+    assert not re.search(r"\x1b\[[0-9;]*m", shown)
+
+
+def test_an_interrupt_ends_the_command_at_once_and_leaves_nothing_behind(world: World, ssh_server: SshServer) -> None:
+    env = {**python_env(), "PYTHONPATH": str(ROOT), "ENVSPEC_SSH": ssh_server.command}
+    command = [sys.executable, "-m", "envspec", "diff", "local:same", "hang:~/env one", "--timeout", "90"]
+    process = subprocess.Popen(command, cwd=world.folder, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    config = shlex.split(ssh_server.command)[-1]
+
+    def waiting() -> list[str]:
+        listed = subprocess.run(["pgrep", "-f", f"{config}.* hang "], capture_output=True, text=True, check=False)
+        return listed.stdout.split()
+
+    for _ in range(300):
+        if waiting():
+            break
+        time.sleep(0.1)
+    else:
+        pytest.fail("the ssh to the host that hangs was never started")
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=30)
+    assert (process.returncode, out, err) == (130, "", "envspec: interrupted\n")
+    for _ in range(100):
+        if not waiting():
+            return
+        time.sleep(0.1)
+    pytest.fail("an ssh was left behind")
