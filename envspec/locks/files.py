@@ -61,9 +61,16 @@ def header_lines(text: str, table: str) -> list[int]:
     return lines
 
 
+def _url_path(url: str) -> str:
+    try:
+        return unquote(urlsplit(url).path)
+    except ValueError:  # a bracket in the host's place is not an IPv6 address
+        return url
+
+
 def locked_file(name: str | None, url: str | None, path: str | None, hashes: frozenset[str]) -> LockedFile:
     """A file of a package by PEP 751's order: ``name`` when there is one, else the last part of path or url."""
-    place = unquote(urlsplit(url).path) if url and not path else (path or "")
+    place = _url_path(url) if url and not path else (path or "")
     base = name or place.replace("\\", "/").rsplit("/", 1)[-1]
     if not base.endswith(".whl"):
         return LockedFile(name=base, url=url, hashes=hashes)

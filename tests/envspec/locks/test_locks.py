@@ -472,6 +472,15 @@ def test_missing_file_and_wrong_kind(tmp_path: Path) -> None:
         load_lock(tmp_path / "bytes.lock")
 
 
+def test_a_url_that_is_none(tmp_path: Path) -> None:
+    """The address is only read for its file name; one that is broken is refused or left alone, never a traceback."""
+    text = UV + '\n[[package]]\nname = "x"\nversion = "1"\nsource = { registry = "r" }\nwheels = [{ url = "https://]/x-1-py3-none-any.whl" }]\n'
+    assert versions(load_lock(write(tmp_path, "uv.lock", text)))["base"] == "1.0"
+    entry = '[[packages]]\nname = "six"\nversion = "1.0"\nwheels = [{ url = "https://]/six-1.0-py3-none-any.whl", hashes = { sha256 = "a" } }]\n'
+    with pytest.raises(UsageError, match=r"pylock\.toml is not valid"):
+        load_lock(write(tmp_path, "pylock.toml", HEAD + entry))
+
+
 NAMES = ("pylock.toml", "uv.lock", "requirements.lock")
 SEEDS = {
     "pylock.toml": HEAD
