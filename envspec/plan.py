@@ -213,6 +213,11 @@ def plan(
     )
 
 
+def _remark(text: str) -> str:
+    """A comment line of the shell text; what stands in a lock or a path cannot end it."""
+    return "# " + re.sub(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]", "?", text)
+
+
 def _step(
     package: LockedPackage, dist: Distribution | None, packages: Mapping[str, LockedPackage], snapshot: Snapshot
 ) -> tuple[Action, str | None] | None:

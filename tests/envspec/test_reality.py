@@ -14,8 +14,7 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-import reality  # noqa: E402 -- the script beside this file
+from tests.envspec import reality
 
 SAMPLE = {
     # distribution -> its top-level packages; pure Python, with optional, gated and lazy imports of every kind
