@@ -10,6 +10,8 @@ chain of exceptions that an ImportError carries ("package" or "module:name"); `a
 was asked for ("dist:x" for metadata), which tells whether removing a distribution can matter to the module.
 """
 
+# ruff: noqa: RET501, UP032, PTH -- run by old interpreters too
+
 from __future__ import annotations
 
 import json
