@@ -10,7 +10,7 @@ chain of exceptions that an ImportError carries ("package" or "module:name"); `a
 was asked for ("dist:x" for metadata), which tells whether removing a distribution can matter to the module.
 """
 
-# ruff: noqa: RET501, UP032, PTH -- run by old interpreters too
+# ruff: noqa: RET501, UP032, PTH100, PTH120, PTH123 -- run by old interpreters too
 
 from __future__ import annotations
 
