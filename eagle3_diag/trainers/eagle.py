@@ -46,7 +46,7 @@ class Eagle:
         mask_N: torch.Tensor,
         steps: int,
     ) -> StepCounts:
-        drafter = _as_trained(drafter)
+        drafter = as_trained(drafter)
         labels_N = labels(target, state_NH, torch.roll(mask_N, 1) & (torch.arange(mask_N.shape[0], device=mask_N.device) > 0), None)
         if not bool(mask_N[-1]):
             return teacher_forced(drafter, tokens_N, aux, labels_N, mask_N, offset=0, steps=steps)
@@ -59,7 +59,7 @@ class Eagle:
         return teacher_forced(drafter, longer_N, longer, labels_M, mask_N, offset=0, steps=steps)
 
 
-def _as_trained(drafter: Drafter) -> Drafter:
+def as_trained(drafter: Drafter) -> Drafter:
     """The drafter with the RoPE base that traineagle3's ``_init_rope`` leaves at its default, for the types it knows."""
     rope = drafter.wiring.rope or drafter.config.rope
     known = rope.type in ("default", "linear", "dynamic")

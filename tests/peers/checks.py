@@ -124,7 +124,7 @@ def trained_drafter(case: Case, drafter: Drafter) -> Drafter:
 
     if case.kind == "model-optimizer":
         return model_optimizer.TrainedDrafter(drafter.weights, drafter.wiring)
-    return eagle._as_trained(drafter) if case.kind == "eagle" else drafter
+    return eagle.as_trained(drafter) if case.kind == "eagle" else drafter
 
 
 def check_layer(case: Case, pair: Opened) -> None:
