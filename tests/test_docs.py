@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from eagle3_diag import demo
 from eagle3_diag.cli import main, parser
 from eagle3_diag.commands import COMMANDS
 from eagle3_diag.report.document import schema
-from tests.eagle3_diag.pairs import make_pair
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs" / "eagle3_diag"
@@ -27,11 +27,10 @@ def commands(page: Path) -> list[str]:
 
 @pytest.fixture(scope="module")
 def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder that has what the pages call my-drafter, my-target and my-samples."""
+    """A folder in which my-drafter, my-target and my-samples, as the pages call them, are the shipped demo."""
     folder = tmp_path_factory.mktemp("docs")
-    pair = make_pair(folder / "pair")
-    for name, path in {"my-drafter": pair.drafter, "my-target": pair.target, "my-samples": pair.samples}.items():
-        (folder / name).symlink_to(path)
+    for name, path in demo.paths()._asdict().items():
+        (folder / f"my-{name}").symlink_to(path)
     return folder
 
 
@@ -89,7 +88,6 @@ def test_the_readme_lists_every_command() -> None:
     assert [command.name for command in COMMANDS if f"eagle3-diag {command.name}" not in text] == []
 
 
-@pytest.mark.skipif(not (ROOT / "eagle3_diag" / "demo" / "drafter").is_dir(), reason="this checkout has no demo")
 def test_the_readme_shows_what_the_demo_prints(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """Word for word, but for the time it took."""
     shown = re.search(r"```console\n\$ eagle3-diag (evaluate [^\n]*)\n(.*?)```", (ROOT / "README.md").read_text("utf-8"), re.S)
