@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -53,8 +57,6 @@ def test_right_wiring_is_accepted(right: Evaluation) -> None:
 
 @pytest.mark.parametrize("name", ["reversed", "rotated", "layers-plus-1", "layers-minus-1", "one-token-late"])
 def test_wrong_features_are_not(right: Evaluation, name: str) -> None:
-    from dataclasses import replace
-
     wrong = {
         "reversed": lambda: run(lambda w: replace(w, aux_order=(2, 1, 0))),
         "rotated": lambda: run(lambda w: replace(w, aux_order=(1, 2, 0))),
@@ -93,3 +95,22 @@ def test_complete_checkpoints() -> None:
     assert config["speculators_config"]["verifier"]["name_or_path"] == "../target"
     for path in (PATHS.drafter / "config.json", PATHS.target / "config.json", PATHS.target / "tokenizer_config.json"):
         assert "/tmp" not in path.read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.peers
+def test_training_is_reproducible(tmp_path: Path) -> None:
+    """A few steps of the real training, twice: the same bytes, and a pair that can be read and evaluated."""
+    pytest.importorskip("speculators")
+    script = Path(demo.__file__).parent / "train.py"
+    made = []
+    for name in ("a", "b"):
+        command = [sys.executable, script, "--out", tmp_path / name, "--target-steps", "2", "--drafter-steps", "2"]
+        subprocess.run(command, check=True, capture_output=True)
+        files = [path for path in sorted((tmp_path / name).rglob("*")) if path.is_file()]
+        made.append({path.relative_to(tmp_path / name): path.read_bytes() for path in files})
+    assert made[0] == made[1]
+    assert {path.parts[0] for path in made[0]} == {"target", "drafter", "samples"}
+    checkpoint, target = read_drafter(tmp_path / "a" / "drafter"), read_target(tmp_path / "a" / "target")
+    samples = iter_samples([tmp_path / "a" / "samples"], strict=True, check=fits(checkpoint, target))
+    assert evaluate(checkpoint, target, samples, Options(steps=2), device=torch.device("cpu"), dtype=torch.float32).samples == 16
