@@ -148,4 +148,6 @@ def typecheck(session: nox.Session) -> None:
 def diff_env(session: nox.Session) -> None:
     """Compare environments: -- [ROLE=]HOST ... [arguments of `envspec diff`]; with no host, those of envspec.yaml."""
     session.install("-q", *CLI_NEEDS, "docker>=7.1")
+    # `local` is the user's environment, not the one this session runs envspec in.
+    os.environ.setdefault("ENVSPEC_PYTHON", _interpreter_with_torch() or shutil.which("python3") or sys.executable)
     _envspec(session, "diff", *session.posargs)
