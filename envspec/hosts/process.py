@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import selectors
@@ -31,6 +32,17 @@ class Exchange:
     too_long: bool = False
 
 
+_LIVE: set[subprocess.Popen[bytes]] = set()
+
+
+@atexit.register
+def _end_all() -> None:
+    """An interrupted run exits while hosts are still awaited; what was started for them must not stay behind."""
+    for process in list(_LIVE):
+        with contextlib.suppress(OSError):
+            os.killpg(process.pid, signal.SIGKILL)
+
+
 def exchange(
     command: Sequence[str], payload: bytes, token: str, timeout: float, environment: Mapping[str, str] | None = None
 ) -> Exchange:
@@ -49,6 +61,7 @@ def exchange(
         start_new_session=True,
         env=None if environment is None else dict(environment),
     )
+    _LIVE.add(process)
     assert process.stdin is not None
     assert process.stdout is not None
     assert process.stderr is not None
@@ -81,6 +94,7 @@ def exchange(
                 too_long = True
                 break
     status = _end(process, 1.0 if not (timed_out or too_long) else 0.0)
+    _LIVE.discard(process)
     _drain(process, errors)
     feeder.join(1.0)
     for stream in (process.stdout, process.stderr):

@@ -71,19 +71,20 @@ def _hosts(report: Report) -> Iterator[str]:
 def _table(rows: list[Row], groups: tuple[Group, ...]) -> Iterator[str]:
     heads = [f"{prose(group.name)}{' (reference)' if group.reference else ''}" for group in groups]
     yield f"### What differs\n\n| | {' | '.join(heads)} |\n|---|{'---|' * len(heads)}"
+    referenced = any(group.reference for group in groups)
     for row in rows:
-        yield f"| {code(row.key)} | {' | '.join(_cell(cell, group.reference) for cell, group in zip(row.cells, groups, strict=True))} |"
+        yield f"| {code(row.key)} | {' | '.join(_cell(cell, group.reference or not referenced) for cell, group in zip(row.cells, groups, strict=True))} |"
     yield "\n`=` as the reference · `–` not there · `?` could not be read · `·` not in the lock\n"
 
 
-def _cell(cell: Cell, reference: bool) -> str:
+def _cell(cell: Cell, told: bool) -> str:
     if cell.state == "absent":
         return "–"
     if cell.state == "unknown":
         return "?"
     if cell.state == "unlisted":
         return "·"
-    return code(cell.text) if cell.text and (reference or cell.state == "different") else "="
+    return code(cell.text) if cell.text and (told or cell.state == "different") else "="
 
 
 def _findings(report: Report, view: View) -> Iterator[str]:

@@ -22,8 +22,8 @@ _LEVEL = {"breaks": "error", "results": "warning", "noise": "note"}
 class Sarif:
     """``--format sarif``: a result for each finding.
 
-    A finding without a file of its own stands at the view's anchor (the lock or spec it was judged by), because code
-    scanning drops a result that has no file. The hosts are logical locations. Declared and ignored findings are
+    A finding without a file of its own stands at the view's anchor (the lock or spec it was judged by), without one where
+    the spec would be, because code scanning refuses a result that has no file. The hosts are logical locations. Declared and ignored findings are
     results with a suppression; a host that could not be captured is a tool execution notification.
     """
 
@@ -74,19 +74,18 @@ def _rule(code: str) -> dict[str, Any]:
 
 
 def _result(finding: Finding, index: int, view: View) -> dict[str, Any]:
-    place = finding.location or (Location(file=view.anchor) if view.anchor else None)
+    place = finding.location or Location(file=view.anchor or "envspec.yaml")
     location: dict[str, Any] = {
+        "physicalLocation": _physical(place),
         "logicalLocations": [{"name": name, "kind": "resource"} for name in dict.fromkeys(map(plain, finding.hosts))],
     }
-    if place:
-        location["physicalLocation"] = _physical(place)
     hosts = f" On {', '.join(finding.hosts)}." if finding.hosts else ""
     result: dict[str, Any] = {
         "ruleId": finding.code,
         "ruleIndex": index,
         "level": _LEVEL[finding.severity],
         "message": {"text": plain(f"{finding.subject}: {finding.what}{hosts} {finding.fix}")},
-        "locations": [location] if finding.hosts or place else [],
+        "locations": [location],
         "partialFingerprints": {"envspec/v1": finding.fingerprint},
     }
     if not finding.counts:

@@ -24,6 +24,7 @@ _STYLE: dict[Severity, str] = {"breaks": "bold red", "results": "yellow", "noise
 _KEY_COLUMNS = 28
 _GAP = 3
 _CORNER = "differs"
+_TOLD = 5
 
 
 class Text:
@@ -109,7 +110,7 @@ def _tables(rows: Sequence[Row], groups: Sequence[Group], view: View) -> Iterato
     """Rows are what differs, columns are groups; as many columns a table as the width allows, the reference in each."""
     first = [number for number, group in enumerate(groups) if group.reference]
     widths = [
-        max(cell_len(text.plain) for text in (_head(group), *(_cell(row.cells[n], group.reference) for row in rows)))
+        max(cell_len(text.plain) for text in (_head(group), *(_cell(row.cells[n], _told(group, groups)) for row in rows)))
         for n, group in enumerate(groups)
     ]
     room = (
@@ -129,7 +130,7 @@ def _tables(rows: Sequence[Row], groups: Sequence[Group], view: View) -> Iterato
     for part in parts:
         yield Styled("")
         yield _table(rows, groups, [*first, *part], view)
-    states = {cell.state for row in rows for cell in row.cells}
+    states = {cell.state for row in rows for cell, group in zip(row.cells, groups, strict=True) if cell.state != "same" or not _told(group, groups)}
     legend = [words for state, words in (("same", "= as the reference"), ("absent", "- not there"), ("unknown", "? could not be read"),
                                          ("unlisted", ". not in the lock")) if state in states]  # fmt: skip
     if legend:
@@ -142,7 +143,7 @@ def _table(rows: Sequence[Row], groups: Sequence[Group], columns: Sequence[int],
     for number in columns:
         table.add_column(_head(groups[number]), overflow="fold")
     for row in rows:
-        table.add_row(_key(row, view), *(_cell(row.cells[number], groups[number].reference) for number in columns))
+        table.add_row(_key(row, view), *(_cell(row.cells[number], _told(groups[number], groups)) for number in columns))
     return table
 
 
@@ -162,7 +163,12 @@ def _key(row: Row, view: View) -> Styled:
     return key
 
 
-def _cell(cell: Cell, reference: bool) -> Styled:
+def _told(group: Group, groups: Sequence[Group]) -> bool:
+    """Whether a column tells its values: the reference does, and every column where there is none."""
+    return group.reference or not any(each.reference for each in groups)
+
+
+def _cell(cell: Cell, told: bool) -> Styled:
     if cell.state == "absent":
         return Styled("-")
     if cell.state == "unknown":
@@ -170,18 +176,25 @@ def _cell(cell: Cell, reference: bool) -> Styled:
     if cell.state == "unlisted":
         return Styled(".", style="dim")
     if cell.state == "same":
-        return Styled(plain(cell.text)) if reference and cell.text else Styled("=", style="dim")
+        return Styled(plain(cell.text)) if told and cell.text else Styled("=", style="dim")
     return Styled(plain(cell.text or "="))
 
 
 def _findings(report: Report, view: View) -> Iterator[RenderableType]:
     shown = [finding for finding in report.findings if finding.counts]
-    for severity, members in groupby(shown, key=lambda finding: finding.severity):
-        found = list(members)
+    keys = {row.key for row in report.rows}
+    for severity, group in groupby(shown, key=lambda finding: finding.severity):
+        found = list(group)
         yield Styled("")
         yield Styled(f"{CONSEQUENCE[severity]} ({len(found)})", style=_STYLE[severity])
         for _, same in groupby(found, key=lambda finding: (finding.code, finding.why)):
-            yield from _rule(list(same), folded=severity == "noise" and not view.verbose)
+            members = list(same)
+            # What breaks is always told in full; a hundred packages that differ are in the table already.
+            more = [each for each in members[_TOLD:] if each.subject in keys] if severity != "breaks" and not view.verbose else []
+            more = more if len(more) > 1 else []
+            yield from _rule([each for each in members if each not in more], folded=severity == "noise" and not view.verbose)
+            if more:
+                yield _indented(Styled(f"and {len(more)} more, which are in the table above; --verbose tells each", style="dim"), 4)
     if view.verbose:
         accepted = [finding for finding in report.findings if not finding.counts]
         if accepted:

@@ -10,7 +10,6 @@ import re
 import shlex
 import signal
 import subprocess
-import sys
 import time
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator
@@ -29,7 +28,7 @@ from envspec.spec import load_spec
 from tests.envspec.build import python_env
 from tests.envspec.conftest import SshServer
 from tests.envspec.report import schemas
-from tests.envspec.worlds import install, lock_text, make_venv, modules, site_packages
+from tests.envspec.worlds import ENVSPEC, install, lock_text, make_venv, modules, site_packages
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "docs" / "envspec" / "example" / "launch.py"
@@ -63,8 +62,8 @@ class World:
 
     def process(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
         """The same in a process of its own."""
-        env = {**python_env(), "PYTHONPATH": str(ROOT), **environment}
-        return subprocess.run([sys.executable, "-m", "envspec", *arguments], cwd=self.folder, env=env, capture_output=True, text=True, check=False)
+        env = {**python_env(), **environment}
+        return subprocess.run([*ENVSPEC, *arguments], cwd=self.folder, env=env, capture_output=True, text=True, check=False)
 
     def report(self, *arguments: str, ssh: SshServer | None = None, code: int) -> Report:
         """The JSON report of a command that must end with this exit code."""
@@ -439,12 +438,10 @@ def at_a_terminal(world: World, *arguments: str, **environment: str) -> tuple[in
 
     leader, follower = pty.openpty()
     fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 100, 0, 0))
-    env = {**python_env(), "PYTHONPATH": str(ROOT), "TERM": "xterm", **environment}
+    env = {**python_env(), "TERM": "xterm", **environment}
     for name in {"NO_COLOR", "CLICOLOR_FORCE", "CLICOLOR", "COLUMNS", "GITHUB_ACTIONS"} - environment.keys():
         env.pop(name, None)
-    process = subprocess.Popen(
-        [sys.executable, "-m", "envspec", *arguments], cwd=world.folder, env=env, stdout=follower, stderr=follower, stdin=follower
-    )
+    process = subprocess.Popen([*ENVSPEC, *arguments], cwd=world.folder, env=env, stdout=follower, stderr=follower, stdin=follower)
     os.close(follower)
     shown = b""
     with contextlib.suppress(OSError):  # the other end is closed when the command has ended
@@ -466,8 +463,8 @@ def test_a_terminal_gets_colour_its_width_and_a_sign_of_life(world: World) -> No
 
 
 def test_an_interrupt_ends_the_command_at_once_and_leaves_nothing_behind(world: World, ssh_server: SshServer) -> None:
-    env = {**python_env(), "PYTHONPATH": str(ROOT), "ENVSPEC_SSH": ssh_server.command}
-    command = [sys.executable, "-m", "envspec", "diff", "local:same", "hang:~/env one", "--timeout", "90"]
+    env = {**python_env(), "ENVSPEC_SSH": ssh_server.command}
+    command = [*ENVSPEC, "diff", "local:same", "hang:~/env one", "--timeout", "90"]
     process = subprocess.Popen(command, cwd=world.folder, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     config = shlex.split(ssh_server.command)[-1]
 

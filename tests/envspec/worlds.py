@@ -12,7 +12,12 @@ import uv
 
 from tests.envspec.build import make_wheel
 
-__all__ = ["install", "lock_text", "make_venv", "modules", "site_packages"]
+__all__ = ["ENVSPEC", "install", "lock_text", "make_venv", "modules", "site_packages"]
+
+_ROOT = Path(__file__).parents[2]
+
+ENVSPEC = (sys.executable, "-c", f"import sys; sys.path.insert(0, {str(_ROOT)!r}); from envspec.cli import main; sys.exit(main())")
+"""The command line in a process of its own. Not by PYTHONPATH, which would also be that of the environments it reads."""
 
 
 def modules(wheels: Path, **versions: str) -> None:

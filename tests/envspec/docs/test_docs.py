@@ -11,7 +11,6 @@ import shlex
 import shutil
 import stat
 import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,10 +20,9 @@ from envspec.cli import COMMANDS, OPTIONS
 from envspec.report import RENDERERS
 from tests.envspec.build import python_env
 from tests.envspec.docs.example import FOLDER, write
-from tests.envspec.worlds import install, make_venv, modules
+from tests.envspec.worlds import ENVSPEC, install, make_venv, modules
 
 PAGES = FOLDER.parent
-ROOT = PAGES.parents[1]
 _BLOCK = re.compile(r"^```console(?P<info>[^\n]*)\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -87,7 +85,6 @@ def test_a_documented_command_prints_what_the_page_shows(example: Example, place
     shutil.copytree(place / "example", here)
     env = {
         **python_env(),
-        "PYTHONPATH": str(ROOT),
         "PYTHONIOENCODING": "utf-8",
         "ENVSPEC_PYTHON": str(place / "home" / "env" / "bin" / "python"),
         "ENVSPEC_SSH": str(place / "ssh"),
@@ -99,7 +96,7 @@ def test_a_documented_command_prints_what_the_page_shows(example: Example, place
     for command, expected in example.commands:
         words = shlex.split(command)
         assert words[0] == "envspec", f"{example}: only envspec is run here"
-        result = subprocess.run([sys.executable, "-m", *words], cwd=here, env=env, capture_output=True, text=True, encoding="utf-8", check=False)
+        result = subprocess.run([*ENVSPEC, *words[1:]], cwd=here, env=env, capture_output=True, text=True, encoding="utf-8", check=False)
         assert result.stderr == "", result.stderr
         assert matches(expected, result.stdout), f"{example}: $ {command}\n{result.stdout}"
         code = result.returncode

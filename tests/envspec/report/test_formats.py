@@ -335,6 +335,30 @@ def test_ascii_text_is_ascii() -> None:
     assert render("text", FULL, View(ascii=True)).isascii()
 
 
+def test_a_long_list_that_the_table_shows_is_folded_but_nothing_that_breaks_is() -> None:
+    rows = tuple(Row(kind="package", key=f"package-{n:05}", severity="results", cells=(Cell(state="different", text="1"),)) for n in range(30))
+    report = dataclasses.replace(_many(30), groups=(Group(name="A", hosts=("a",)),), rows=rows)
+    text = render("text", report, View())
+    breaks, _, rest = text.partition("May change results (30)")
+    assert breaks.count("    scripts/launch.py:32:5  package-") == 30
+    results, _, noise = rest.partition("Noise (30)")
+    assert results.count("package-") == 5
+    assert "and 25 more, which are in the table above; --verbose tells each" in results
+    assert noise.count("package-") == 5
+    assert render("text", report, View(verbose=True)).count("    scripts/launch.py:32:5  package-") == 90
+    without = render("text", dataclasses.replace(report, rows=()), View())
+    assert without.count("    scripts/launch.py:32:5  package-") == 90
+
+
+def test_without_a_reference_every_column_tells_its_value() -> None:
+    groups = (Group(name="A", hosts=("a",)), Group(name="B", hosts=("b",)))
+    row = Row(kind="package", key="fsspec", severity="results", cells=(Cell(state="different", text="2026.6.0"), Cell(state="same", text="2026.9.0")))
+    report = Report(groups=groups, rows=(row,))
+    assert "fsspec    2026.6.0   2026.9.0\n" in render("text", report, View())
+    assert "as the reference" not in render("text", report, View())
+    assert "| `fsspec` | `2026.6.0` | `2026.9.0` |" in render("markdown", report, View())
+
+
 # How the reader sees it.
 
 
