@@ -151,3 +151,11 @@ def diff_env(session: nox.Session) -> None:
     # `local` is the user's environment, not the one this session runs envspec in.
     os.environ.setdefault("ENVSPEC_PYTHON", _interpreter_with_torch() or shutil.which("python3") or sys.executable)
     _envspec(session, "diff", *session.posargs)
+
+
+@nox.session(name="train-demo")
+def train_demo(session: nox.Session) -> None:
+    """Train the demo pair anew with the real speculators, about 7 CPU minutes. -- ARGS go to eagle3_diag/demo/train.py (--out DIR, ...)."""
+    session.install("-q", *TORCH, "-r", str(ROOT / "tests" / "peers" / "requirements.txt"))
+    session.install("-q", "--no-deps", "speculators==0.6.0.2")
+    session.run("python", str(DEMO / "train.py"), *session.posargs)
