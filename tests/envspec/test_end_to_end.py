@@ -486,3 +486,22 @@ def test_an_interrupt_ends_the_command_at_once_and_leaves_nothing_behind(world: 
             return
         time.sleep(0.1)
     pytest.fail("an ssh was left behind")
+
+
+def test_a_role_can_follow_a_kept_snapshot(world: World) -> None:
+    folder = world.folder / "kept"
+    folder.mkdir()
+    assert world.envspec("capture", "local:same", "-o", "kept/gold.json").returncode == 0
+    (folder / "envspec.yaml").write_text("hosts: {box: {target: 'local:../other', role: infer}}\nroles: {infer: {baseline: gold.json}}\n")
+    report = World(folder).report("diff", "--fail-on", "results", code=1)
+    assert report.reference == "baseline gold.json"
+    assert {subject for _, subject, _ in codes(report)} == {"beta", "speculators"}
+    assert {host for _, _, hosts in codes(report) for host in hosts} <= {"box", "gold.json"}
+    assert World(world.folder).report("diff", "--spec", "kept/envspec.yaml", "--fail-on", "results", code=1).rows == report.rows
+
+
+def test_when_no_host_can_be_captured_that_is_still_a_report(world: World) -> None:
+    report = world.report("diff", "local:/nowhere/a", "local:/nowhere/b", "--lock", "requirements.lock", code=3)
+    assert [host.status for host in report.hosts] == ["failed", "failed"]
+    assert [(code, subject) for code, subject, _ in codes(report)] == [("EP901", "local:/nowhere/a"), ("EP901", "local:/nowhere/b")]
+    assert world.envspec("diff", "local:/nowhere/a", "local:/nowhere/b", "--fail-on", "never").returncode == 3
