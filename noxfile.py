@@ -153,14 +153,6 @@ def diff_env(session: nox.Session) -> None:
     _envspec(session, "diff", *session.posargs)
 
 
-@nox.session(name="train-demo")
-def train_demo(session: nox.Session) -> None:
-    """Train the demo pair anew with the real speculators, about 7 CPU minutes. -- ARGS go to eagle3_diag/demo/train.py (--out DIR, ...)."""
-    session.install("-q", *TORCH, "-r", str(ROOT / "tests" / "peers" / "requirements.txt"))
-    session.install("-q", "--no-deps", "speculators==0.6.0.2")
-    session.run("python", str(DEMO / "train.py"), *session.posargs)
-
-
 def _install_peers(session: nox.Session) -> None:
     """The real training libraries. They cap or pin torch, so they go in without their requirements, beside ours."""
     session.install("-q", TORCH[0])
@@ -207,6 +199,6 @@ def bench(session: nox.Session) -> None:
 
 @nox.session(name="train-demo", python="3.11")
 def train_demo(session: nox.Session) -> None:
-    """Train the demo's target and drafter anew: -- --out DIR [--seed N]. Minutes on two cores."""
+    """Train the demo's target and drafter anew with the real speculators, about 7 CPU minutes: -- --out DIR [--seed N]."""
     _install_peers(session)
     session.run("python", str(DEMO / "train.py"), *(session.posargs or ["--out", str(ROOT / "build" / "demo")]))

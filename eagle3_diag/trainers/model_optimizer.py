@@ -4,8 +4,9 @@ Two things read otherwise than they are. Its ``forward`` moves the fed-back stat
 its row r at step k is the draft begun at row r-k, and its attention mask (``get_ttt_msk_func``) shows that row exactly the keys of rows
 <= r-k and of its own earlier steps, at position r. So it is the same computation as everybody's, numbered otherwise.
 
-And since 0.41 (not up to 0.40, which put an identity there) its first layer is Transformers' own decoder layer, which applies ``input_layernorm`` to the state before attention, where a hook
-then applies ``hidden_norm`` to the result: training sees hidden_norm(input_layernorm(h)), servers compute hidden_norm(h).
+And since 0.41 (not up to 0.40, which put an identity there) its first layer is Transformers' own decoder layer, which applies
+``input_layernorm`` to the state before attention, where a hook then applies ``hidden_norm`` to the result: training sees
+hidden_norm(input_layernorm(h)), servers compute hidden_norm(h).
 """
 
 from __future__ import annotations
@@ -15,21 +16,10 @@ from collections.abc import Sequence
 import torch
 
 from eagle3_diag.acceptance import StepCounts
-from eagle3_diag.drafter import Drafter, rms_norm
+from eagle3_diag.drafter import Drafter
 from eagle3_diag.target import Target
 from eagle3_diag.trainers.counting import labels, teacher_forced
 from eagle3_diag.trainers.interface import Definition
-
-
-class TrainedDrafter(Drafter):
-    """The drafter as Model-Optimizer's own forward pass computes it: the state of layer 0 passes both norms of the input pair."""
-
-    def attention_input(self, layer: int, state_RH: torch.Tensor, embedded_RH: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
-        if layer > 0 or embedded_RH is None:
-            return super().attention_input(layer, state_RH, embedded_RH)
-        once_RH = rms_norm(state_RH, self.weights.get("layers.0.input_layernorm.weight"), self.eps)
-        x_RX, _ = super().attention_input(layer, once_RH, embedded_RH)
-        return x_RX, state_RH
 
 
 class ModelOptimizer:
@@ -62,7 +52,7 @@ class ModelOptimizer:
         steps: int,
     ) -> StepCounts:
         labels_N = labels(target, state_NH, mask_N, drafter.ids_D)
-        return teacher_forced(TrainedDrafter(drafter.weights, drafter.wiring), tokens_N, aux, labels_N, mask_N, offset=1, steps=steps)
+        return teacher_forced(drafter.rewired(hidden_norm="both"), tokens_N, aux, labels_N, mask_N, offset=1, steps=steps)
 
 
 TRAINER = ModelOptimizer()

@@ -120,10 +120,10 @@ def check_teacher_forced(case: Case, pair: Opened) -> None:
 
 def trained_drafter(case: Case, drafter: Drafter) -> Drafter:
     """The drafter as the case's trainer computes it, where that is not what a server computes."""
-    from eagle3_diag.trainers import eagle, model_optimizer
+    from eagle3_diag.trainers import eagle
 
     if case.kind == "model-optimizer":
-        return model_optimizer.TrainedDrafter(drafter.weights, drafter.wiring)
+        return drafter.rewired(hidden_norm="both")
     return eagle.as_trained(drafter) if case.kind == "eagle" else drafter
 
 
