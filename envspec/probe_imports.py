@@ -71,6 +71,7 @@ class Spec:
         self.origin = origin
         self.locations = locations
         self.loader: Any = None
+        self.passing = False  # may be there in this process only
 
     def source(self) -> Optional[bytes]:
         """The module's source as bytes, None where there is none to read."""
@@ -689,7 +690,9 @@ class Machine:
             if spec is None and self._on_added_path(name):
                 if self.stack:
                     self.stack[-1].low = -1  # holds in this process only: nothing on the stack is settled by it
-                return Spec(name, "opaque", None, [])
+                passing = Spec(name, "opaque", None, [])
+                passing.passing = True
+                return passing
             if spec is None:
                 raise Failed(ModuleNotFoundError, name, "module", "No module named {!r}".format(name))
             return spec
@@ -761,7 +764,7 @@ class Machine:
             if self.stack and module.low < module.index:
                 self.stack[-1].low = min(self.stack[-1].low, module.low)
             index, module.index = module.index, -1
-        if module.low >= index and not self.late:
+        if module.low >= index and not self.late and not module.spec.passing:
             self.done[name] = module
 
     def _body_of(self, module: Module) -> None:
@@ -1224,8 +1227,9 @@ class Machine:
 
     def _do_With(self, node: Any, scope: Scope) -> None:
         caught: List[Any] = []
+        outside = set(self.path_roots)
         for item in node.items:
-            value = self.ev(item.context_expr, scope, entering=True)
+            value = self.ev(item.context_expr, scope)
             caught.extend(self._suppressed(value, item.context_expr))
             if item.optional_vars is not None:
                 self._bind(item.optional_vars, UNKNOWN, scope)
@@ -1236,6 +1240,10 @@ class Machine:
                 raise
             for name in _names_bound(node.body):
                 scope.names.setdefault(name, UNKNOWN)
+        finally:
+            if self.path_roots != outside:  # a manager that extends sys.path takes it back
+                self.path_roots = outside
+                self.stack[-1].path_roots &= outside
 
     _do_AsyncWith = _do_With
 
@@ -1432,7 +1440,7 @@ class Machine:
             elif isinstance(child, ast.keyword):
                 self.ev(child.value, scope)
 
-    def ev(self, node: Any, scope: Scope, entering: bool = False) -> Any:
+    def ev(self, node: Any, scope: Scope) -> Any:
         """The abstract value of an expression, with the effects of evaluating it."""
         kind = type(node)
         if kind is ast.Constant:
