@@ -69,7 +69,7 @@ OPTIONS: Mapping[str, Option] = {
     "write-baseline": _option("--write-baseline", metavar="FILE", help="write the fingerprints of the findings into FILE and accept them"),
     "no-preflight": _option("--no-preflight", dest="preflight", action="store_false", help="leave out the scripts that the spec names for the roles"),
     # How to read.
-    "deep": _option("--deep", action="append", default=[], metavar="NAME", help="verify the files of every distribution, or with --deep=NAME of that one, against RECORD"),
+    "deep": _option("--deep", action="append", default=[], nargs="?", metavar="=NAME", help="verify the files of every distribution, or with --deep=NAME of that one, against RECORD"),
     "timeout": _option("--timeout", type=float, default=60.0, metavar="SECONDS", help="how long to wait for a host (default: 60)"),
     "jobs": _option("--jobs", type=int, metavar="N", help="how many hosts to read at once (default: 32)"),
     # What comes out.
