@@ -523,7 +523,7 @@ class _Judge:
         if layout is not None:
             cause += f" ({layout.before} before {layout.distribution} {layout.since}, whose layout brought the submodule)"
         if sources:
-            extra = f" {_sentence('; '.join(str(s) for s in sources[:3]))}."
+            extra = f" Elsewhere: {'; '.join(str(s) for s in sources[:3])}."
         elif fact.near and direct and not stdlib:
             extra = f" Near it: {', '.join(fact.near)}."
         what = f"{item.site} imports {wanted}: {cause}{self.reached(item)}.{extra}"
@@ -692,7 +692,3 @@ def _contains(specifier: SpecifierSet, version: str) -> bool:
 
 def _ignored(item: Import, code: str) -> bool:
     return "*" in item.ignored or code in item.ignored
-
-
-def _sentence(text: str) -> str:
-    return text[:1].upper() + text[1:]
