@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from envspec import probe
+from envspec.chunks import ChunkFile
 from envspec.errors import UsageError
 from envspec.hosts import wire
 from envspec.hosts.interface import CaptureOptions, Host, find_python, last_line, probe_source
@@ -284,7 +285,7 @@ def unpack_metadata(chunks: Iterator[bytes], folder: Path) -> list[str]:
     site directory become empty files, so that the directory lists as it does in the image.
     """
     sites: set[str] = set()
-    with tarfile.open(fileobj=_Chunks(chunks), mode="r|") as archive:  # type: ignore[call-overload]
+    with tarfile.open(fileobj=ChunkFile(chunks), mode="r|") as archive:  # type: ignore[call-overload]
         for member in archive:
             name = posixpath.normpath(member.name).lstrip("/")
             if name.startswith("../") or name == ".." or "\0" in name or "\\" in name:
@@ -310,24 +311,6 @@ def unpack_metadata(chunks: Iterator[bytes], folder: Path) -> list[str]:
     for site in sites:
         (folder / site).mkdir(parents=True, exist_ok=True)
     return sorted("/" + site for site in sites)
-
-
-class _Chunks:
-    """A stream of byte chunks as the file object tarfile reads."""
-
-    def __init__(self, chunks: Iterator[bytes]) -> None:
-        self._chunks = iter(chunks)
-        self._left = b""
-
-    def read(self, size: int) -> bytes:
-        """Up to ``size`` bytes."""
-        while len(self._left) < size:
-            chunk = next(self._chunks, b"")
-            if not chunk:
-                break
-            self._left += chunk
-        out, self._left = self._left[:size], self._left[size:]
-        return out
 
 
 def _connect(address: str) -> None:

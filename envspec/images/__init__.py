@@ -1,0 +1,1 @@
+"""Images: built from a lock, looked into, proved identical."""
