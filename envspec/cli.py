@@ -60,6 +60,10 @@ OPTIONS: Mapping[str, Option] = {
     "on": _option("--on", nargs="+", action="extend", default=[], metavar="[ROLE=]HOST", help="where the scripts will run; none means the hosts of the spec"),
     "for": _option("--for", dest="scripts", action="append", default=[], metavar="SCRIPT", help="only what this script needs"),
     "codes": _option("codes", nargs="*", metavar="CODE", help="finding codes; none lists them all"),
+    "stack-names": _option("names", nargs="*", metavar="STACK", help="stacks by name or folder; none means all"),
+    "stack-name": _option("name", nargs="?", metavar="STACK", help="a stack by name or folder (default: sglang)"),
+    "stacks": _option("--stacks", default="docker/stacks", metavar="DIR", help="where stacks are looked for by name (default: docker/stacks)"),
+    "role": _option("--role", metavar="ROLE", help="train or infer, where a stack's roles differ"),
     # What to compare with.
     "lock": _option("--lock", dest="locks", action="append", default=[], metavar="[ROLE=]FILE", help="a lock, or a directory that holds one"),
     "reference": _option("--reference", metavar="HOST", help="the host that the others are compared with"),
@@ -81,6 +85,12 @@ OPTIONS: Mapping[str, Option] = {
     "verbose": _option("-v", "--verbose", action="store_true", help="show what is folded away: declared and ignored findings, reasons of noise"),
     "save": _option("-o", "--save", metavar="FILE|DIR", help="write the snapshot into FILE, or one file a host into DIR"),
     "tool": _option("--tool", choices=("uv", "pip"), help="the installer to write for (default: the one that made the environment)"),
+    "check": _option("--check", action="store_true", help="change nothing; prove offline that the locks belong to their inputs and are closed"),
+    "upgrade": _option("--upgrade", action="store_true", help="take the newest of everything that the inputs allow"),
+    "base": _option("--base", action="store_true", help="only resolve the base images' digests anew, where a registry is reachable"),
+    "lock-format": _option("--format", choices=("pylock", "uv", "requirements"), default="pylock", help="whose format to write (default: pylock)"),
+    "wheelhouse": _option("--wheelhouse", metavar="DIR", help="for pylock: a folder with the wheels, in place of an index"),
+    "write": _option("-o", "--write", metavar="FILE|DIR", help="write into FILE; for uv the folder of pyproject.toml and uv.lock (default: standard output)"),
     "force": _option("--force", action="store_true", help="overwrite an existing file"),
 }  # fmt: skip
 
@@ -115,6 +125,8 @@ COMMANDS = (
         ("scripts", "modules", "on", "lock", *_READING, *_JUDGING),
     ),
     Command("plan", "print the smallest install that brings a host to a lock; nothing is run", ("host", "lock", "for", "modules", "tool", "plan-format", *_READING)),
+    Command("lock", "write the locks of stacks and say what changed, or check them", ("stack-names", "stacks", "check", "upgrade", "base")),
+    Command("export", "write a stack's lock in another tool's format", ("stack-name", "stacks", "role", "lock-format", "wheelhouse", "write", "force")),
     Command("explain", "say what a finding code means", ("codes", "explain-format")),
     Command("init", "write a commented envspec.yaml from what is found here", ("hosts", "spec", "force")),
 )  # fmt: skip

@@ -5,6 +5,7 @@ wheel's own directory, read by HTTP ranges.
 from __future__ import annotations
 
 import base64
+import functools
 import hashlib
 import io
 import netrc
@@ -139,7 +140,7 @@ def _open(url: str, **headers: str) -> io.BufferedIOBase:
         request.add_unredirected_header("Authorization", "Basic " + base64.b64encode(":".join(login).encode()).decode())
     for attempt in range(1, _TRIES + 1):
         try:
-            answer: io.BufferedIOBase = urllib.request.urlopen(request, timeout=_TIMEOUT, context=ssl.create_default_context())
+            answer: io.BufferedIOBase = urllib.request.urlopen(request, timeout=_TIMEOUT, context=_tls())
             return answer
         except urllib.error.HTTPError as error:
             error.close()
@@ -149,6 +150,12 @@ def _open(url: str, **headers: str) -> io.BufferedIOBase:
             if attempt == _TRIES:
                 raise
     raise AssertionError("unreachable")
+
+
+@functools.lru_cache(maxsize=1)
+def _tls() -> ssl.SSLContext:
+    # Loading the certificates takes tens of milliseconds.
+    return ssl.create_default_context()
 
 
 def _netrc(host: str) -> tuple[str, str] | None:
