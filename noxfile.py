@@ -84,8 +84,11 @@ def _download_size(session: nox.Session, *requirements: str) -> str:
 
 
 def _envspec(session: nox.Session, *arguments: str) -> None:
-    """envspec from the checkout, in the session's own environment. Its exit code is the session's."""
-    session.run("python", "-m", "envspec", *arguments, env={"PYTHONPATH": str(ROOT)})
+    """envspec from the checkout (the working directory), in the session's own environment. Its exit code is the session's.
+
+    No PYTHONPATH: what is captured here would inherit it.
+    """
+    session.run("python", "-m", "envspec", *arguments)
 
 
 @nox.session(name="standalone-test")
