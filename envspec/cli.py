@@ -91,13 +91,30 @@ OPTIONS: Mapping[str, Option] = {
     "lock-format": _option("--format", choices=("pylock", "uv", "requirements"), default="pylock", help="whose format to write (default: pylock)"),
     "wheelhouse": _option("--wheelhouse", metavar="DIR", help="for pylock: a folder with the wheels, in place of an index"),
     "write": _option("-o", "--write", metavar="FILE|DIR", help="write into FILE; for uv the folder of pyproject.toml and uv.lock (default: standard output)"),
+    "json": _option("--json", dest="format", action="store_const", const="json", help="the same as --format json"),
+    # Images.
+    "images": _option("images", nargs="+", metavar="IMAGE", help="images of this machine's engine; of two, the first trains and the second serves"),
+    "image": _option("image", metavar="IMAGE", help="an image of this machine's engine"),
+    "image-fail-on": _option("--fail-on", choices=("breaks", "results", "any", "never"), default="results", help="the severity from which the exit code is 1 (default: results)"),
+    "builder": _option("--builder", metavar="URI", default="urn:eagle3-parity:builder:local", help="who built the image, as a URI (default: %(default)s)"),
+    "statement": _option("-o", "--save", metavar="FILE", help="write the statement into FILE instead of standard output"),
+    "stack-file": _option("--stack", metavar="FILE", help="the stack.yaml whose list counts (default: the one in the image)"),
+    "import-timeout": _option("--timeout", type=float, default=300.0, metavar="SECONDS", help="how long one import may take (default: 300)"),
+    "gpus": _option("--gpus", choices=("auto", "all", "none"), default="auto", help="give the container the GPUs (default: where this machine has a driver)"),
+    "argv": _option("argv", nargs="+", metavar="ARG", help="the command and its arguments, behind --"),
+    "mount-read": _option("--read", action="append", default=[], metavar="PATH", help="a file or directory that the command may read, at the same path"),
+    "mount-write": _option("--write", action="append", default=[], metavar="DIR", help="a directory that the command may write into, at the same path"),
+    "variable": _option("--env", dest="variables", action="append", default=[], metavar="NAME=VALUE", help="a variable of the command's environment"),
     "force": _option("--force", action="store_true", help="overwrite an existing file"),
 }  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Command:
-    """One subcommand: ``run`` of the module of its name in ``envspec.commands`` gets the parsed arguments."""
+    """One subcommand: ``run`` of the module of its name in ``envspec.commands`` gets the parsed arguments.
+
+    A name of two words (``images verify``) is a command of a group; its module is ``images_verify``.
+    """
 
     name: str
     help: str
@@ -105,12 +122,14 @@ class Command:
 
     def run(self, arguments: argparse.Namespace, sink: Sink) -> int:
         """Import the command's module, which may be large, and call it."""
-        function: Callable[[argparse.Namespace, Sink], int] = import_module(f"envspec.commands.{self.name}").run
+        module = "_".join(self.name.replace("-", "_").split())
+        function: Callable[[argparse.Namespace, Sink], int] = import_module(f"envspec.commands.{module}").run
         return function(arguments, sink)
 
 
 _READING = ("spec", "no-spec", "timeout", "jobs")
-_JUDGING = ("baseline", "write-baseline", "format", "output", "fail-on", "verbose")
+_SHOWING = ("baseline", "write-baseline", "format", "output", "verbose")
+_JUDGING = (*_SHOWING, "fail-on")
 
 COMMANDS = (
     Command("capture", "read hosts into snapshots", ("hosts", "save", "deep", *_READING)),
@@ -128,8 +147,14 @@ COMMANDS = (
     Command("lock", "write the locks of stacks and say what changed, or check them", ("stack-names", "stacks", "check", "upgrade", "base")),
     Command("export", "write a stack's lock in another tool's format", ("stack-name", "stacks", "role", "lock-format", "wheelhouse", "write", "force")),
     Command("explain", "say what a finding code means", ("codes", "explain-format")),
+    Command("images verify", "prove that images hold one environment, or say where they differ", ("images", "lock", "timeout", *_SHOWING, "json", "image-fail-on")),
+    Command("images attest", "write an in-toto statement of what an image was made from", ("image", "builder", "timeout", "statement")),
+    Command("images smoke", "import in each image what its stack.yaml lists", ("images", "stack-file", "import-timeout", "gpus", *_SHOWING, "json", "image-fail-on")),
+    Command("images run", "run a command in an image without network, with paths of this machine mounted read-only", ("image", "argv", "mount-read", "mount-write", "variable", "gpus")),
     Command("init", "write a commented envspec.yaml from what is found here", ("hosts", "spec", "force")),
 )  # fmt: skip
+
+GROUPS: Mapping[str, str] = {"images": "build images from a lock, look into them, prove them identical"}
 
 
 def parser() -> argparse.ArgumentParser:
@@ -143,9 +168,15 @@ def parser() -> argparse.ArgumentParser:
     )
     root.add_argument("--version", action="version", version=f"envspec {__version__}")
     commands = root.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    groups: dict[str, Any] = {}
     for command in COMMANDS:
-        sub = commands.add_parser(
-            command.name,
+        group, _, name = command.name.rpartition(" ")
+        if group and group not in groups:
+            summary = GROUPS[group]
+            above = commands.add_parser(group, help=summary, description=summary[0].upper() + summary[1:] + ".", allow_abbrev=False)
+            groups[group] = above.add_subparsers(dest="subcommand", metavar="COMMAND", required=True)
+        sub = groups.get(group, commands).add_parser(
+            name,
             help=command.help,
             description=command.help[0].upper() + command.help[1:] + ".",
             epilog=_EPILOG if {"hosts", "on", "host"} & set(command.options) else None,

@@ -25,7 +25,7 @@ def test_every_option_is_used_and_every_command_can_be_parsed() -> None:
     used = {name for command in COMMANDS for name in command.options}
     assert used == set(OPTIONS)
     for command in COMMANDS:
-        words = [command.name, *(["local"] if "host" in command.options else [])]
+        words = [*command.name.split(), *(name for name in ("host", "image", "images", "argv") if name in command.options)]
         assert parser().parse_args(words).chosen is command
 
 
