@@ -55,7 +55,7 @@ AUX_LAYERS = (2, 4, 6)
 #: Input of layer -> which token its state must name, counted from the one that the layer's position holds.
 PLAN = {2: 2, 4: 3, 6: 4, 3: -1, 5: -2, 7: 0}
 SAMPLES = 16
-DRAFT_STEPS = 5
+DRAFT_STEPS = 6
 
 
 def _chain(generator: torch.Generator, table_CBA: torch.Tensor, count: int, length: int, noise: float) -> torch.Tensor:

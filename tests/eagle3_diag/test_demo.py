@@ -14,7 +14,7 @@ import torch
 
 from eagle3_diag import demo
 from eagle3_diag.checkpoint import read_drafter
-from eagle3_diag.evaluate import Evaluation, Options, evaluate, fits
+from eagle3_diag.evaluate import Evaluation, Labels, Options, evaluate, fits
 from eagle3_diag.samples import Sample, iter_samples
 from eagle3_diag.target import read_target
 from eagle3_diag.wiring import Wiring
@@ -23,7 +23,9 @@ PATHS = demo.paths()
 STEPS = 5
 
 
-def run(wiring: Callable[[Wiring], Wiring] = lambda right: right, shift: int = 0) -> Evaluation:
+def run(
+    wiring: Callable[[Wiring], Wiring] = lambda right: right, shift: int = 0, labels: Labels = "full", steps: int = STEPS
+) -> Evaluation:
     """Evaluate the demo under another wiring; ``shift`` gives the drafter the states of so many layers later."""
     checkpoint, target = read_drafter(PATHS.drafter), read_target(PATHS.target)
     check = fits(checkpoint, target)
@@ -37,7 +39,7 @@ def run(wiring: Callable[[Wiring], Wiring] = lambda right: right, shift: int = 0
         checkpoint,
         target,
         iter_samples([PATHS.samples], strict=True, check=picked if shift else check),
-        Options(steps=STEPS),
+        Options(steps=steps, labels=labels),
         device=torch.device("cpu"),
         dtype=torch.float32,
         wiring=wiring(checkpoint.wiring),
@@ -53,6 +55,15 @@ def test_right_wiring_is_accepted(right: Evaluation) -> None:
     assert right.samples == 16
     assert right.serving.acceptance_length >= 3
     assert right.warnings == ()
+
+
+def test_counts_are_the_training_librarys(right: Evaluation) -> None:
+    """speculators 0.6.0.2's own forward on these samples: rows right at every step so far, labels within the draft vocabulary."""
+    found = run(labels="draft-vocab", steps=6)
+    assert found.accuracy is not None
+    assert found.accuracy.correct == [928, 834, 727, 609, 524, 480]
+    assert found.accuracy.total == [1012] * 6
+    assert found.rows == right.rows == 1012
 
 
 @pytest.mark.parametrize("name", ["reversed", "rotated", "layers-plus-1", "layers-minus-1", "one-token-late"])
