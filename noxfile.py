@@ -23,6 +23,7 @@ DEMO = ROOT / "eagle3_diag" / "demo"
 # The torch of the project's own environments (tests, and the standalone test where there is no torch yet). Any torch >= 2.8 does.
 TORCH = ("torch==2.13.0", "safetensors>=0.4.3")
 CLI_NEEDS = ("packaging>=26.4", "pyyaml>=6.0.1", "rich>=13.7", "tomli>=2.0; python_version < '3.11'")
+LOCK_NEEDS = ("uv>=0.9", "docker>=7.1")
 
 nox.needs_version = ">=2025.5.1"
 nox.options.sessions = ["lint", "typecheck", "tests"]
@@ -205,3 +206,17 @@ def train_demo(session: nox.Session) -> None:
     """Train the demo's target and drafter anew with the real speculators, about 7 CPU minutes: -- --out DIR [--seed N]."""
     _install_peers(session)
     session.run("python", str(DEMO / "train.py"), *(session.posargs or ["--out", str(ROOT / "build" / "demo")]))
+
+
+@nox.session
+def lock(session: nox.Session) -> None:
+    """Lock the stacks of docker/stacks, or check their locks offline: -- [STACK ...] [--upgrade] [--check] [--base]."""
+    session.install("-q", *CLI_NEEDS, *LOCK_NEEDS)
+    _envspec(session, "lock", *session.posargs)
+
+
+@nox.session
+def export(session: nox.Session) -> None:
+    """Write a stack's lock in another tool's format: -- [STACK] [--format pylock|uv|requirements] [-o FILE|DIR]."""
+    session.install("-q", *CLI_NEEDS, *LOCK_NEEDS)
+    _envspec(session, "export", *session.posargs)

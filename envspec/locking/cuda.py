@@ -67,6 +67,9 @@ def cuda_faults(entries: Sequence[Entry], wanted: str | None, closure: Closure) 
             if built != wanted:
                 what = f"for CUDA {built}" if built else "without CUDA"
                 faults.append((f"{entry} is built {what}, the stack is for CUDA {wanted} ({closure.chain(entry.name)})", entry))
+        if faults:
+            # The parts that a wrong torch brings along would only bury it.
+            return faults
         own = int(wanted.split(".")[0])
     elif majors:
         counted = sorted(majors.values())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from packaging.markers import Marker
 from packaging.utils import canonicalize_name
@@ -21,7 +21,9 @@ from envspec.locks.files import locked_file
 from envspec.locks.model import LockedFile
 from envspec.stacks import Stack
 
-__all__ = ["Resolved", "located", "resolve"]
+__all__ = ["Located", "Resolved", "located", "resolve"]
+
+_SHOWN: Final = 4
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -131,7 +133,8 @@ def resolve(stack: Stack, role: str | None, *, old: StackLock | None = None, kee
     closure = close(entries, [str(item) for item in inputs.requirements], platform)
     faults = [message for message, _ in cuda_faults(entries, stack.cuda, closure)] + [gap.message for gap in closure.gaps]
     if faults:
-        raise LockRefused(f"{stack.name}: this lock is refused: " + "; ".join(faults))
+        more = f"; and {len(faults) - _SHOWN} more" if len(faults) > _SHOWN else ""
+        raise LockRefused(f"{stack.name}: this lock is refused: {'; '.join(faults[:_SHOWN])}{more}")
     return Resolved(lock=lock, closure=closure, inputs=inputs)
 
 
