@@ -35,7 +35,7 @@ def changes(old: StackLock | None, new: StackLock, closure: Closure) -> list[str
             lines.append(f"  {'changed':<8} {name} {_versions(now)}: {_inside(was, now)}")
     added, removed = sorted(after.keys() - before.keys()), sorted(before.keys() - after.keys())
     lines += [f"  {'added':<8} {name} {_versions(after[name])}{_why(closure, name)}" for name in added]
-    lines += [f"  {'removed':<8} {name} {_versions(before[name])}: nothing requires it any more" for name in removed]
+    lines += [f"  {'removed':<8} {name} {' and '.join(entry.version for entry in before[name])}: nothing requires it any more" for name in removed]
     if not lines:
         return [f"unchanged, {len(new.entries)} distributions" + (", made for other inputs" if old.inputs != new.inputs else "")]
     counts = [(raised, "raised"), (lowered, "lowered"), (other, "changed"), (len(added), "added"), (len(removed), "removed")]

@@ -19,13 +19,23 @@ __all__ = ["Closure", "Gap", "Need", "close", "on_platform"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Need:
-    """Who requires an entry: another entry, or None for the inputs; and the requirement in its words."""
+    """Who requires an entry: another entry, by one of its extras or without, or None for the inputs; and the requirement in its words."""
 
     by: Entry | None
+    extra: str = ""
     text: str
 
+    @property
+    def key(self) -> str | None:
+        """Under which who requires it stands in ``Closure.needs``: ``name`` or ``name[extra]``; None for the inputs."""
+        return None if self.by is None else _key(self.by.name, self.extra)
+
     def __str__(self) -> str:
-        return f"{self.by or 'the inputs'} needs {self.text}" if self.by else f"the inputs ask for {self.text}"
+        return f"the inputs ask for {self.text}" if self.by is None else f"{self.key} {self.by.version} needs {self.text}"
+
+
+def _key(name: str, extra: str) -> str:
+    return f"{name}[{extra}]" if extra else name
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,24 +49,22 @@ class Gap:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Closure:
-    """What the inputs reach. ``needs`` has for each entry's name who first required it; ``unreached`` are entries that nobody does."""
+    """What the inputs reach. ``needs`` has for each entry's ``name`` and ``name[extra]`` who first required it; ``unreached`` are entries that nobody does."""
 
     gaps: tuple[Gap, ...]
     needs: Mapping[str, Need] = field(default_factory=dict)
     unreached: tuple[Entry, ...] = ()
 
     def chain(self, name: str) -> str:
-        """Why an entry is there, from it up to the inputs: ``sglang 0.5.9 needs torch==2.9.1, which the inputs ask for``."""
+        """Why an entry is there, from it up to the inputs: ``sglang 0.5.9 needs torch==2.9.1; the inputs ask for sglang==0.5.9``."""
         words: list[str] = []
+        key: str | None = name
         seen: set[str] = set()
-        while name in self.needs and name not in seen:
-            seen.add(name)
-            need = self.needs[name]
-            if need.by is None:
-                words.append("the inputs ask for it" if not words else f"the inputs ask for {name}")
-                break
-            words.append(f"{need.by} needs {need.text}")
-            name = need.by.name
+        while key is not None and key in self.needs and key not in seen:
+            seen.add(key)
+            need = self.needs[key]
+            words.append("the inputs ask for it" if need.by is None and not words else str(need))
+            key = need.key
         return "; ".join(words)
 
 
@@ -91,28 +99,29 @@ def close(entries: Sequence[Entry], inputs: Sequence[str], platform: Platform) -
                     gap(f"the lock has {here[entry.name]} and {entry} at once", entry, python)
                     continue
                 here[entry.name] = entry
-            queue: deque[tuple[Requirement, Entry | None]] = deque((item, None) for item in wanted if applies(item.marker, environment))
+            queue: deque[tuple[Requirement, Entry | None, str]] = deque((item, None, "") for item in wanted if applies(item.marker, environment))
             done: set[tuple[str, str]] = set()
             while queue:
-                requirement, by = queue.popleft()
+                requirement, by, through = queue.popleft()
                 name = canonicalize_name(requirement.name)
-                text = f"{name}{requirement.specifier}"
+                extras = ("", *sorted(canonicalize_name(item) for item in requirement.extras))
+                text = _key(name, ",".join(extras[1:])) + str(requirement.specifier)
                 target = here.get(name)
-                need = Need(by=by, text=text)
+                need = Need(by=by, extra=through, text=text)
                 if target is None:
                     gap(f"{need}, which is not in the lock", by, python)
                     continue
-                needs.setdefault(name, need)
                 reached.add(id(target))
                 if not requirement.specifier.contains(target.parsed, prereleases=True):
                     gap(f"{need}, the lock has {target.version}", target, python)
                 if target.requires_python and not _fits(target.requires_python, environment["python_full_version"]):
                     gap(f"{target} is for Python {target.requires_python}", target, python)
-                for extra in ("", *sorted(canonicalize_name(item) for item in requirement.extras)):
+                for extra in extras:
+                    needs.setdefault(_key(name, extra), need)
                     if (name, extra) in done:
                         continue
                     done.add((name, extra))
-                    queue.extend((requirements[item], target) for item in target.requires if _active(requirements[item], environment, extra))
+                    queue.extend((requirements[item], target, extra) for item in target.requires if _active(requirements[item], environment, extra))
     gaps = [Gap(message=gap.message, entry=gap.entry, python=tuple(pythons)) for gap, pythons in found.values()]
     return Closure(gaps=tuple(gaps), needs=needs, unreached=tuple(entry for entry in entries if id(entry) not in reached))
 

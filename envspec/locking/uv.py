@@ -29,7 +29,7 @@ _LIMIT: Final = 1800.0
 _KEPT_OUT: Final = (
     "UV_PYTHON", "UV_PROJECT", "UV_WORKING_DIRECTORY", "UV_WORKING_DIR", "UV_NO_PROJECT", "UV_TORCH_BACKEND", "UV_RESOLUTION", "UV_PRERELEASE",
     "UV_FORK_STRATEGY", "UV_CONSTRAINT", "UV_OVERRIDE", "UV_EXCLUDE", "UV_BUILD_CONSTRAINT", "UV_EXCLUDE_NEWER", "UV_REQUIRE_HASHES", "UV_NO_BINARY",
-    "UV_NO_BINARY_PACKAGE", "UV_CUSTOM_COMPILE_COMMAND", "UV_FROZEN", "UV_LOCKED", "VIRTUAL_ENV", "CONDA_PREFIX",
+    "UV_NO_BINARY_PACKAGE", "UV_NO_CONFIG", "UV_CONFIG_FILE", "UV_CUSTOM_COMPILE_COMMAND", "UV_FROZEN", "UV_LOCKED", "VIRTUAL_ENV", "CONDA_PREFIX",
 )  # fmt: skip
 
 
@@ -53,6 +53,7 @@ def run_uv(arguments: Sequence[str], folder: Path) -> str:
         ResolutionError: it cannot be started, fails, or takes over half an hour.
     """
     environment = {key: value for key, value in os.environ.items() if key not in _KEPT_OUT}
+    environment |= _configuration(folder)
     command = [find_uv(), "--no-progress", "--color", "never", *arguments]
     try:
         done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, errors="replace", stdin=subprocess.DEVNULL, timeout=_LIMIT, check=False)
@@ -63,6 +64,20 @@ def run_uv(arguments: Sequence[str], folder: Path) -> str:
     if done.returncode != 0:
         raise ResolutionError(f"uv {_words(arguments)} failed: {explain(done.stderr)}")
     return done.stdout
+
+
+def _configuration(folder: Path) -> dict[str, str]:
+    """A configuration file that the user names, or wants none of, in the place of the usual one: named, it would replace the workspace's too."""
+    named = os.environ.get("UV_CONFIG_FILE")
+    if not named and not os.environ.get("UV_NO_CONFIG"):
+        return {}
+    place = folder / ".config" / "uv" / "uv.toml"
+    place.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        place.write_bytes(Path(named).read_bytes() if named else b"")
+    except OSError as error:
+        raise ResolutionError(f"cannot read uv's configuration {named}: {error.strerror or error}") from error
+    return {"XDG_CONFIG_HOME": str(place.parents[1])}
 
 
 def _words(arguments: Sequence[str]) -> str:
