@@ -65,7 +65,7 @@ def read_one(url: str) -> CoreMetadata:
         path = local_path(url)
         data = _from_wheel(path, name) if path is not None else _remote(url, name)
     except (OSError, HTTPException, zipfile.BadZipFile, KeyError, EOFError) as error:
-        reason = getattr(error, "reason", None) or error
+        reason = error if isinstance(error, urllib.error.HTTPError) else getattr(error, "reason", None) or error
         raise ResolutionError(f"the metadata of {name} cannot be read: {reason}") from error
     return _parse(data, name)
 

@@ -86,6 +86,8 @@ def _words(arguments: Sequence[str]) -> str:
 
 def explain(stderr: str) -> str:
     """uv's error as one line: its causes without the markers of the fork it was in, then its hint."""
+    start = re.search(r"^error: ", stderr, re.MULTILINE)
+    stderr = stderr[start.start() :] if start else stderr
     text = re.sub(r" for split \(markers: .*?\)(?=\n|$)", "", stderr)
     text = re.sub(r"`python_full_version[^`]*`-compatible", "compatible", text)
     said = [line.strip() for line in text.splitlines() if line.strip() and not line.lstrip().startswith("warning:")]

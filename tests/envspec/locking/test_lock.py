@@ -219,7 +219,7 @@ class TestUnsolved:
             find_uv()
 
     def test_a_login_in_uvs_message_is_left_out(self) -> None:
-        assert explain("error: Failed to fetch: https://me:secret@index.example/simple/x/\ncause: 403") == "Failed to fetch: https://index.example/simple/x/ 403"
+        assert explain("Using CPython 3.12\nerror: Failed to fetch: https://me:secret@index.example/simple/x/\ncause: 403") == "Failed to fetch: https://index.example/simple/x/ 403"
 
     @pytest.mark.parametrize(
         ("line", "words"),
