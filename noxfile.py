@@ -220,3 +220,16 @@ def export(session: nox.Session) -> None:
     """Write a stack's lock in another tool's format: -- [STACK] [--format pylock|uv|requirements] [-o FILE|DIR]."""
     session.install("-q", *CLI_NEEDS, *LOCK_NEEDS)
     _envspec(session, "export", *session.posargs)
+
+
+@nox.session
+def workflows(session: nox.Session) -> None:
+    """The workflows, Dockerfile and examples: `-- lint` checks them, `-- run [SCENARIO ...]` executes every job on this machine; both without."""
+    which, *rest = session.posargs or ["both"]
+    if which not in ("both", "lint", "run"):
+        session.error(f"{which!r} is neither lint nor run")
+    _install_project(session, "test", "workflows")
+    if which in ("both", "lint"):
+        session.run("pytest", "tests/github", *rest)
+    if which in ("both", "run"):
+        session.run("python", "-m", "tests.github.run_workflows", *rest, env={"PYTHONPATH": str(ROOT)})
