@@ -119,9 +119,11 @@ def resolve(stack: Stack, role: str | None, *, old: StackLock | None = None, kee
     """
     platform = Platform.of(stack)
     inputs = read_inputs(stack.inputs(role), platform)
-    prefer = {entry.name: entry.version for entry in (*(old.entries if old and not upgrade else ()), *keep)}
+    first = tuple(keep)
+    named = {entry.name for entry in first}
+    prefer = [*first, *(entry for entry in (old.entries if old and not upgrade else ()) if entry.name not in named)]
     try:
-        packages = compile_pylock(platform, map(str, inputs.requirements), constraints=map(str, inputs.constraints), prefer=prefer.items())
+        packages = compile_pylock(platform, map(str, inputs.requirements), constraints=map(str, inputs.constraints), prefer=prefer)
     except ResolutionError as error:
         raise ResolutionError(f"{stack.name}: {error}") from error
     found = located(packages, platform)

@@ -21,6 +21,7 @@ from typing import Any, Final
 from envspec.errors import UsageError
 from envspec.locking.environments import Platform, uv_environment
 from envspec.locking.errors import ResolutionError
+from envspec.locking.model import Entry
 from envspec.locks.files import parse_toml
 
 __all__ = ["compile_pylock", "explain", "find_uv", "run_uv", "workspace"]
@@ -120,7 +121,7 @@ def compile_pylock(
     requirements: Iterable[str],
     *,
     constraints: Iterable[str] = (),
-    prefer: Iterable[tuple[str, str]] = (),
+    prefer: Iterable[Entry] = (),
     dependencies: bool = True,
 ) -> list[Mapping[str, Any]]:
     """Resolve for the whole platform, from wheels alone; ``packages`` of the ``pylock.toml`` that uv writes.
@@ -128,7 +129,7 @@ def compile_pylock(
     Args:
         requirements: lines of a requirements file.
         constraints: lines of a constraints file.
-        prefer: name and version that are kept where they are allowed.
+        prefer: entries whose versions are kept where they are allowed.
         dependencies: False takes the requirements alone.
 
     Raises:
@@ -137,7 +138,11 @@ def compile_pylock(
     with workspace(platform) as folder:
         (folder / "requirements.in").write_text("".join(f"{line}\n" for line in requirements), encoding="utf-8")
         (folder / "constraints.in").write_text("".join(f"{line}\n" for line in constraints), encoding="utf-8")
-        kept = "".join(f"\n[[packages]]\nname = {json.dumps(name)}\nversion = {json.dumps(version)}\n" for name, version in prefer)
+        kept = "".join(
+            f"\n[[packages]]\nname = {json.dumps(entry.name)}\nversion = {json.dumps(entry.version)}\n"
+            + (f"marker = {json.dumps(entry.marker)}\n" if entry.marker else "")
+            for entry in prefer
+        )
         # uv prefers the versions of the file that it is about to write.
         out = folder / "pylock.toml"
         if kept:

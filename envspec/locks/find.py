@@ -1,7 +1,7 @@
 """Which file holds a role's lock, and which reader reads it.
 
 A role looks, as PEP 751 lays down for services, first for ``pylock.<role>.toml``, then for a group of its name in
-``pylock.toml``, then for the default install of ``pylock.toml``.
+``pylock.toml``, then for the default install of ``pylock.toml``. A stack's ``requirements.<role>.lock`` counts as the first.
 """
 
 from __future__ import annotations
@@ -47,9 +47,15 @@ def _looks_like_uv(path: Path) -> bool:
         return False
 
 
+def _own(directory: Path, role: str) -> Path | None:
+    """The file that a directory holds for this role alone."""
+    names = (f"pylock.{role}.toml", f"requirements.{role}.lock")
+    return next((directory / name for name in names if (directory / name).is_file()), None)
+
+
 def _in_directory(directory: Path, role: str | None) -> Path:
-    own = directory / f"pylock.{role}.toml"
-    if role is not None and own.is_file():
+    own = _own(directory, role) if role is not None else None
+    if own is not None:
         return own
     for name in ("pylock.toml", "uv.lock", "requirements.lock", "requirements.txt"):
         if (directory / name).is_file():
@@ -73,7 +79,7 @@ def load_role_locks(path: str | Path, roles: Iterable[str | None]) -> tuple[Role
 
 def _knows(place: Path, role: str) -> bool:
     if place.is_dir():
-        if (place / f"pylock.{role}.toml").is_file():
+        if _own(place, role) is not None:
             return True
         place = _in_directory(place, role)
     if place.name == "uv.lock":

@@ -13,8 +13,9 @@ import pytest
 
 from envspec.locking.check import check, check_wheel, load_stack_lock
 from envspec.locking.errors import ResolutionError
+from envspec.locking.roles import declared
 from envspec.locking.uv import explain, find_uv
-from envspec.locks import load_lock
+from envspec.locks import load_lock, load_role_locks
 from envspec.stacks import find_stacks, load_stack
 from tests.envspec.locking.conftest import Run
 from tests.envspec.locking.index import LINUX, Index, sha256
@@ -82,6 +83,20 @@ class TestLock:
         assert [path.read_bytes() for path in files] == before
         assert run("lock", "--upgrade")[1] == "small: 1 raised, 4 the same\n  raised   gamma 2.0 → 2.7\n"
 
+    def test_versions_that_differ_by_python_are_kept_each(self, index: Index, run: Run) -> None:
+        index.add("tool", "1.0")
+        index.add("tool", "3.0")
+        index.stack("tool<2 ; python_version == '3.11'\ntool>=2 ; python_version == '3.12'\n")
+        run("lock")
+        index.add("tool", "1.5")
+        index.add("tool", "3.5")
+        assert run("lock")[1] == "small: unchanged, 2 distributions\n"
+        assert run("lock", "--upgrade")[1] == (
+            "small: 1 raised, 0 the same\n"
+            "  raised   tool 1.0 where python_version == '3.11' and 3.0 where python_version == '3.12' "
+            "→ 1.5 where python_version == '3.11' and 3.5 where python_version == '3.12'\n"
+        )
+
     def test_changes_are_told_in_words(self, demo: Index, run: Run) -> None:
         run("lock")
         demo.add("alpha", "2.0", ["epsilon"])
@@ -110,6 +125,13 @@ class TestLock:
             "infer": ["alpha", "backport", "beta", "gamma"],
         }
         assert run("lock", "--check")[0] == 0
+        assert {each.role: each.lock.names for each in load_role_locks(stack.folder, ("train", "infer"))} == {
+            "train": {"alpha", "backport", "beta", "epsilon", "gamma"},
+            None: {"alpha", "backport", "beta", "gamma"},
+        }
+        (declaration,) = declared(stack)
+        assert (str(declaration), declaration.reason) == ("package epsilon", "the trainer differs")
+        assert declaration.covers("package", "epsilon", ("train", "infer"))
         (stack.folder / "requirements.train.in").write_text("epsilon<2\n")
         code, out, _ = run("lock", "--check")
         assert code == 1
