@@ -16,6 +16,7 @@ from typing import Final
 __all__ = [
     "BASE_DIGEST",
     "DIGESTS",
+    "DIGESTS_FILE",
     "ENVIRONMENT",
     "ENVIRONMENT_DIGEST",
     "LOCK",
@@ -48,6 +49,8 @@ RECORDS: Final = "/etc/envspec"
 LOCK: Final = RECORDS + "/requirements.lock"
 STACK_FILE: Final = RECORDS + "/stack.yaml"
 SNAPSHOT: Final = RECORDS + "/snapshot.json"
+DIGESTS_FILE: Final = RECORDS + "/digests.json"
+"""The digests of the environment, the lock and the snapshot, as the build's own check computed them."""
 
 
 def sha256_of(data: bytes) -> str:

@@ -1,0 +1,20 @@
+# The stack's environment in /opt/env, from its lock alone.
+set -eu
+umask 022
+. /run/steps/network.sh
+
+python=
+for version in $PYTHON; do
+    for each in "python$version" python3; do
+        if command -v "$each" >/dev/null && [ "$("$each" -c 'import sys; print("%d.%d" % sys.version_info[:2])')" = "$version" ]; then
+            python=$(command -v "$each")
+            break 2
+        fi
+    done
+done
+if [ -z "$python" ]; then
+    echo "envspec-build: the base has $(python3 --version), the lock is for Python $PYTHON; take another base or name its Python in stack.yaml" >&2
+    exit 1
+fi
+/run/uv/uv venv --quiet --python "$python" /opt/env
+/run/uv/uv pip sync --python /opt/env/bin/python --require-hashes --only-binary :all: --compile-bytecode /run/stack/requirements.lock
