@@ -73,7 +73,8 @@ def to_uv(lock: StackLock, platform: Platform) -> Mapping[str, str]:
     asked = [line for line in lock.inputs if not line.startswith(("#", "-c "))]
     with workspace(
         platform,
-        name=_toml(lock.stack + (f"-{lock.role}" if lock.role else "")),
+        # Not the stack's bare name: that may be one of its own packages'.
+        name=_toml("-".join(["stack", lock.stack, *([lock.role] if lock.role else [])])),
         version='"0"',
         requires_python=_toml(platform.requires_python),
         dependencies=_array(asked),

@@ -58,6 +58,13 @@ def test_each_format_says_the_same_for_each_python(demo: Index, run: Run, tmp_pa
     assert exported == (set() if format == "uv" else held)
 
 
+def test_a_stack_may_be_named_like_one_of_its_packages(demo: Index, run: Run, tmp_path: Path) -> None:
+    demo.stack("alpha\ndelta\n", name="alpha")
+    assert run("lock", "alpha")[0] == 0
+    assert run("export", "alpha", "--format", "uv", "-o", str(tmp_path / "project")) == (0, "", "")
+    assert versions(tmp_path / "project" / "uv.lock", "3.12") == WANTED["3.12"]
+
+
 def test_requirements_and_pylock_go_to_standard_output_too(demo: Index, run: Run) -> None:
     assert run("export", "small", "--format", "requirements")[1].startswith("# small for CPython 3.11 and 3.12 on linux x86_64 with glibc 2.36, from its requirements.lock\nalpha==1.0 \\\n")
     assert run("export", "small")[1].startswith('lock-version = "1.0"\ncreated-by = "envspec"\nrequires-python = ">=3.11,<3.13"\n')
