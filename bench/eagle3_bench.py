@@ -44,7 +44,9 @@ SHAPES: dict[str, dict[str, int]] = {
 }
 SURVIVAL = 0.75
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-SAMPLES_IN_WALK = 24
+SAMPLES_IN_WALK = 16
+CLOCKS: dict[str, Callable[[], float]] = {"wall": time.perf_counter, "cpu": time.process_time}
+clock = time.perf_counter
 
 
 def _random(shape: tuple[int, ...], scale: float, seed: int, dtype: torch.dtype) -> torch.Tensor:
@@ -140,17 +142,17 @@ def make_samples(directory: Path, shape: dict[str, int], dtype: torch.dtype, cou
 def _timed(what: Callable[[], Any], repeats: int) -> tuple[float, Any]:
     times, result = [], None
     for _ in range(repeats):
-        started = time.perf_counter()
+        started = clock()
         result = what()
-        times.append(time.perf_counter() - started)
+        times.append(clock() - started)
     return statistics.median(times), result
 
 
 def _ours(pair: Path, shape: dict[str, int], dtype: torch.dtype, samples: list[Sample], **options: Any) -> tuple[float, Evaluation]:
     checkpoint, target = read_drafter(pair / "drafter"), read_target(pair / "target")
-    started = time.perf_counter()
+    started = clock()
     result = evaluate(checkpoint, target, samples, Options(steps=shape["steps"], **options), device=torch.device("cpu"), dtype=dtype)
-    return time.perf_counter() - started, result
+    return clock() - started, result
 
 
 def part_full(pair: Path, shape: dict[str, int], dtype: torch.dtype, repeats: int) -> dict[str, Any]:
@@ -184,12 +186,12 @@ def part_serving(pair: Path, shape: dict[str, int], dtype: torch.dtype, repeats:
     samples = make_samples(pair, shape, dtype, SAMPLES_IN_WALK)
     _ours(pair, shape, dtype, samples[:1], only_serving=True, serving_mode="sampled-argmax")
     seconds, run = _ours(pair, shape, dtype, samples, only_serving=True, serving_mode="sampled-argmax")
-    greedy, run_greedy = _ours(pair, shape, dtype, samples, only_serving=True, serving_mode="greedy")
+    greedy, run_greedy = _ours(pair, shape, dtype, samples[: len(samples) // 2], only_serving=True, serving_mode="greedy")
     full = _ours(pair, shape, dtype, samples[:2], labels="draft-vocab", serving_mode="sampled-argmax")[1]
     first = _ours(pair, shape, dtype, samples[:2], only_serving=True, serving_mode="sampled-argmax")[1]
     same = (full.serving.drafts, full.serving.accepted_per_position) == (first.serving.drafts, first.serving.accepted_per_position)
     return {
-        "seconds": seconds, "rows": run.rows, "greedy_seconds": greedy, "equal_to_full": same, "length": run.serving.acceptance_length,
+        "seconds": seconds, "rows": run.rows, "greedy_seconds": greedy, "greedy_rows": run_greedy.rows, "equal_to_full": same, "length": run.serving.acceptance_length,
         "greedy_length": run_greedy.serving.acceptance_length,
     }  # fmt: skip
 
@@ -223,7 +225,6 @@ def part_peer(pair: Path, shape: dict[str, int], dtype: torch.dtype, repeats: in
     from speculators.models.eagle3 import Eagle3DraftModel
 
     samples = make_samples(pair, shape, dtype, 1)
-    (pair / "drafter" / "target").exists()
     model = Eagle3DraftModel.from_pretrained(str(pair / "drafter"), dtype=dtype).eval()
     target = read_target(pair / "target")
     ids = torch.arange(shape["vocab"]) if model.t2d is None else torch.nonzero(model.t2d)[:, 0]
@@ -257,8 +258,8 @@ def part_run(pair: Path, shape: dict[str, int], dtype: torch.dtype, repeats: int
 PARTS = {"full": part_full, "memory": part_memory, "serving": part_serving, "bare": part_bare, "peer": part_peer, "run": part_run}
 
 
-def _child(part: str, pair: Path, shape: str, dtype: str, repeats: int, threads: int) -> dict[str, Any] | None:
-    command = [sys.executable, __file__, "--child", part, str(pair), shape, dtype, str(repeats), str(threads)]
+def _child(part: str, pair: Path, shape: str, dtype: str, repeats: int, threads: int, clock_name: str) -> dict[str, Any] | None:
+    command = [sys.executable, __file__, "--child", part, str(pair), shape, dtype, str(repeats), str(threads), clock_name]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         lines = (done.stderr.strip() or "no message").splitlines()
@@ -272,14 +273,15 @@ def _line(what: str, value: float, limit: str, unit: str = "×") -> None:
     print(f"  {what:<78} {value:6.2f}{unit}   ({limit})")
 
 
-def _bench(shape_name: str, dtype_name: str, repeats: int, threads: int, scratch: Path) -> None:
+def _bench(shape_name: str, dtype_name: str, repeats: int, threads: int, scratch: Path, clock_name: str) -> None:
     shape, dtype = SHAPES[shape_name], DTYPES[dtype_name]
     element = torch.tensor([], dtype=dtype).element_size()
     with tempfile.TemporaryDirectory(dir=scratch) as folder:
         pair = Path(folder)
         make_pair(pair, shape, dtype)
-        run = lambda part: _child(part, pair, shape_name, dtype_name, repeats, threads)  # noqa: E731
-        print(f"{shape_name}, {dtype_name}, {threads} threads, rows x steps = {shape['tokens'] - 1} x {shape['steps']}, torch {torch.__version__}", flush=True)
+        run = lambda part: _child(part, pair, shape_name, dtype_name, repeats, threads, clock_name)  # noqa: E731
+        print(f"{shape_name}, {dtype_name}, {threads} threads, rows x steps = {shape['tokens'] - 1} x {shape['steps']}, torch {torch.__version__}, "
+              f"{clock_name} time", flush=True)
         if shape_name == "kimi":
             if (done := run("run")) is not None:
                 print(f"  runs: {done['rows'] / done['seconds']:.1f} rows/s, peak {done['peak'] / 2**30:.1f} GiB")
@@ -296,7 +298,7 @@ def _bench(shape_name: str, dtype_name: str, repeats: int, threads: int, scratch
         rate = peer["rows"] / peer["seconds"]
         print(f"  only serving: {serving['rows'] / serving['seconds']:.1f} rows/s, counts equal to the full mode's: {serving['equal_to_full']}")
         _line("(c) --only serving (sampled-argmax) against speculators' forward", serving["rows"] / serving["seconds"] / rate, "at least 4")
-        _line(f"    the same, greedy (the target's whole head of {shape['vocab']} tokens on top)", serving["rows"] / serving["greedy_seconds"] / rate, "")
+        _line(f"    the same, greedy (the target's whole head of {shape['vocab']} tokens on top)", serving["greedy_rows"] / serving["greedy_seconds"] / rate, "")
     if memory:
         h, d = shape["hidden"], shape["draft_vocab"]
         q, kv = shape["heads"] * shape["head_dim"], shape["kv"] * shape["head_dim"]
@@ -311,17 +313,20 @@ def main() -> None:
     parser.add_argument("--shape", nargs="+", default=["llama8b", "kimi"], choices=sorted(SHAPES))
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--clock", choices=sorted(CLOCKS), default="wall", help="cpu: processor time, for a busy machine (give --threads 1)")
     parser.add_argument("--scratch", type=Path, default=Path(tempfile.gettempdir()), help="folder for the weights (up to 7 GB)")
-    parser.add_argument("--child", nargs=6, help=argparse.SUPPRESS)
+    parser.add_argument("--child", nargs=7, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.child:
-        part, pair, shape, dtype, repeats, threads = arguments.child
+        part, pair, shape, dtype, repeats, threads, clock_name = arguments.child
+        global clock
+        clock = CLOCKS[clock_name]
         torch.set_num_threads(int(threads))
         print(json.dumps(PARTS[part](Path(pair), SHAPES[shape], DTYPES[dtype], int(repeats))))
         return
     for shape in arguments.shape:
         for dtype in arguments.dtype if shape != "kimi" else ["bfloat16"]:
-            _bench(shape, dtype, arguments.repeats, arguments.threads, arguments.scratch)
+            _bench(shape, dtype, arguments.repeats, arguments.threads, arguments.scratch, arguments.clock)
 
 
 if __name__ == "__main__":
