@@ -8,7 +8,7 @@ umask 022
 echo /opt/tools/project >"$(/opt/tools/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/project.pth"
 cat >/opt/tools/bin/envspec <<'SCRIPT'
 #!/bin/sh
-exec /opt/tools/bin/python -I -m envspec "$@"
+exec /opt/tools/bin/python -I -B -m envspec "$@"
 SCRIPT
 cp /run/steps/enter.sh /opt/tools/bin/enter
 chmod 755 /opt/tools/bin/envspec /opt/tools/bin/enter

@@ -133,7 +133,7 @@ def _only_file(archive: bytes) -> bytes:
 def engine_words(text: str) -> str:
     """The last thing an engine said, in one line, without its own `Error response from daemon`."""
     lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("See 'docker")]
-    said = re.sub(r"^(?:error:? ?)?(?:error response from daemon: )?", "", lines[-1], flags=re.IGNORECASE) if lines else "it said nothing"
+    said = re.sub(r"^(?:error response from daemon: |error: )", "", lines[-1], flags=re.IGNORECASE) if lines else "it said nothing"
     return said[:300]
 
 

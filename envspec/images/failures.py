@@ -9,7 +9,7 @@ from envspec.errors import EnvspecError
 from envspec.images.engine import EngineError, engine_words
 from envspec.images.progress import Progress
 
-__all__ = ["CheckFailed", "explain"]
+__all__ = ["CheckFailed", "explain", "hash_mismatch"]
 
 
 class CheckFailed(EnvspecError):
@@ -24,7 +24,7 @@ class CheckFailed(EnvspecError):
 
 _NO_SPACE: Final = re.compile(r"no space left on device|\(os error 28\)|disk quota exceeded", re.IGNORECASE)
 _UV_HASH: Final = re.compile(r"Hash mismatch for `([^`]+)`\s+Expected:\s+((?:\S+:[0-9a-f]+\s+)+)Computed:\s+(\S+:[0-9a-f]+)")
-_PIP_HASH: Final = re.compile(r"^\s*(\S+) from .*?:\n\s*Expected (sha256 [0-9a-f]+)(?:\n\s*Expected or .*)*\n\s*Got\s+([0-9a-f]+)", re.MULTILINE)
+_PIP_HASH: Final = re.compile(r"^\s*(\S+)(?: \(?from .*?)?:\n\s*Expected (sha256 [0-9a-f]+)(?:\n\s*Expected or .*)*\n\s*Got\s+([0-9a-f]+)", re.MULTILINE)
 _BASE: Final = re.compile(
     r"failed to resolve source metadata|pull access denied|manifest unknown|manifest for \S+ not found|no such image|failed to authorize|initializing source docker",
     re.IGNORECASE,
@@ -35,6 +35,19 @@ _NETWORK: Final = re.compile(
     r"invalid peer certificate|certificate verify failed|no route to host|read timed out",
     re.IGNORECASE,
 )  # fmt: skip
+
+
+def hash_mismatch(text: str) -> str | None:
+    """What uv or pip said of a file that is not the locked one, in one sentence with both hashes; None where they said no such thing."""
+    found = _UV_HASH.search(text)
+    if found is not None:
+        what, has, wanted = found[1], found[3], " or ".join(found[2].split())
+    else:
+        found = _PIP_HASH.search(text)
+        if found is None:
+            return None
+        what, has, wanted = found[1], f"sha256:{found[3]}", found[2].replace(" ", ":")
+    return f"hash mismatch: {what} from the index has {has}, the lock holds {wanted}; the file was changed after locking, or the index serves another one"
 
 
 def explain(progress: Progress, base: str, *, offline: bool) -> EnvspecError:
@@ -48,13 +61,9 @@ def explain(progress: Progress, base: str, *, offline: bool) -> EnvspecError:
         return EngineError(own[1])
     if step is not None and "self-check" in step.command:
         return CheckFailed("\n".join(line for line in step.lines if not line.startswith("ERROR")).strip("\n"))
-    mismatch = _UV_HASH.search(text)
-    if mismatch:
-        expected = " or ".join(mismatch[2].split())
-        return EngineError(f"hash mismatch: {mismatch[1]} from the index has {mismatch[3]}, the lock holds {expected}; the file was changed after locking, or the index serves another one")
-    mismatch = _PIP_HASH.search(text)
-    if mismatch:
-        return EngineError(f"hash mismatch: {mismatch[1]} from the index has sha256:{mismatch[3]}, the lock holds {mismatch[2].replace(' ', ':')}")
+    mismatch = hash_mismatch(text)
+    if mismatch is not None:
+        return EngineError(mismatch)
     if _BASE.search(text) and where == "":
         return EngineError(f"the base image {base} cannot be had: {engine_words(text)}; name another with --base, or make one with `nox -s bootstrap-base`")
     missing = _NO_WHEEL.search(text)

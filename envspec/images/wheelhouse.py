@@ -17,6 +17,7 @@ from typing import Final
 
 from envspec.errors import UsageError
 from envspec.images.engine import EngineError
+from envspec.images.failures import hash_mismatch
 from envspec.locking.check import check_wheel
 from envspec.locking.environments import Platform, applies, best, marker_environments
 from envspec.locking.model import Entry, StackLock, Wheel
@@ -119,6 +120,9 @@ def _download(folder: Path, wanted: Sequence[tuple[Entry, Wheel]], python: str, 
         except (OSError, subprocess.TimeoutExpired) as error:
             raise EngineError(f"pip cannot fetch the wheels of {lock.stack}: {error}") from error
         if done.returncode != 0:
+            mismatch = hash_mismatch(done.stderr)
+            if mismatch is not None:
+                raise EngineError(mismatch)
             said = [line.strip() for line in done.stderr.splitlines() if line.strip() and not line.startswith("WARNING")]
             if any("No space left" in line for line in said):
                 raise EngineError(f"the disk is full: the wheels of {lock.stack} need more space in {folder}")
