@@ -233,3 +233,58 @@ def workflows(session: nox.Session) -> None:
         session.run("pytest", "tests/github", *rest)
     if which in ("both", "run"):
         session.run("python", "-m", "tests.github.run_workflows", *rest, env={"PYTHONPATH": str(ROOT)})
+
+
+@nox.session(python="3.10")
+def minimums(session: nox.Session) -> None:
+    """Everything CI runs, with the oldest Python and the oldest of each direct dependency that is allowed. -- ARGS go to pytest."""
+    session.install("-q", "uv>=0.9")
+    pins = str(Path(session.create_tmp()) / "minimums.txt")
+    asked = ["--resolution", "lowest-direct", "--python", session.virtualenv.bin + "/python", "--extra", "eval", "--group", "test"]
+    session.run("uv", "pip", "compile", "-q", *asked, "pyproject.toml", "-o", pins, silent=True)
+    session.install("-q", "-r", pins)
+    session.install("-q", "--no-deps", "-e", ".")
+    session.run("pytest", *(session.posargs or ["-m", "not slow and not gpu and not peers", "-n", "2", "--dist", "loadfile"]), env={"OMP_NUM_THREADS": "1"})
+
+
+def _images(session: nox.Session, command: str, *arguments: str) -> None:
+    session.install("-q", *CLI_NEEDS, *LOCK_NEEDS, "docker>=7.1")
+    _envspec(session, "images", command, *arguments)
+
+
+@nox.session
+def build(session: nox.Session) -> None:
+    """Build a stack's images from its lock; the build checks itself: -- [STACK] [--role train|infer|both] [--base IMAGE] [--offline WHEELHOUSE] [--engine docker|podman]."""
+    _images(session, "build", *session.posargs)
+
+
+@nox.session
+def wheelhouse(session: nox.Session) -> None:
+    """Fetch every wheel of a stack's lock, checked, for builds without a network: -- [STACK] [arguments of `envspec images wheelhouse`]."""
+    _images(session, "wheelhouse", *session.posargs)
+
+
+@nox.session(name="bootstrap-base")
+def bootstrap_base(session: nox.Session) -> None:
+    """Make a Debian base with debootstrap, where no registry is reachable: -- [--tag NAME] [--suite bookworm] [--mirror URL]."""
+    _images(session, "bootstrap-base", *session.posargs)
+
+
+@nox.session(name="verify-images")
+def verify_images(session: nox.Session) -> None:
+    """Prove that images hold one environment, or say where they differ: -- [TRAIN INFER] [arguments of `envspec images verify`]."""
+    named = [each for each in session.posargs if not each.startswith("-")]
+    _images(session, "verify", *([] if named else ["sglang-train", "sglang-infer"]), *session.posargs)
+
+
+@nox.session
+def attest(session: nox.Session) -> None:
+    """Write an in-toto statement of what an image was made from: -- IMAGE [--save FILE]."""
+    _images(session, "attest", *session.posargs)
+
+
+@nox.session
+def smoke(session: nox.Session) -> None:
+    """Import in each image what its stack lists: -- [IMAGE ...] [arguments of `envspec images smoke`]."""
+    named = [each for each in session.posargs if not each.startswith("-")]
+    _images(session, "smoke", *([] if named else ["sglang-train", "sglang-infer"]), *session.posargs)

@@ -27,7 +27,7 @@ from tests.github.act import ROOT, Annotation, Outcome, Workspace, find_act
 
 __all__ = ["SCENARIOS", "Expected", "Scenario", "judge", "main"]
 
-BASE = "envspec-base:bookworm"
+BASE = "eagle3-parity-base"
 """The base that `nox -s bootstrap-base` imports."""
 
 SMALL = "docker/stacks/small"
@@ -157,8 +157,8 @@ def _hosts(workspace: Workspace, *, broken: bool) -> Mapping[str, object]:
 def _images(workspace: Workspace, *, tamper: bool) -> Mapping[str, object]:
     """Images built beforehand, as a run by hand names them; hosts that are alike."""
     _small(workspace)
-    _call("./noxw", "-s", "build", "--", SMALL, "--role", "both", "--base", BASE, cwd=workspace.repository)
-    train, infer = "eagle3-parity/small:train", "eagle3-parity/small:infer"
+    _call("./noxw", "-s", "build", "--", SMALL, "--role", "both", "--base", BASE, "--tag", "workflows/small", "--network", "host", cwd=workspace.repository)
+    train, infer = "workflows/small-train", "workflows/small-infer"
     if tamper:
         container = _call("docker", "create", infer).strip()
         with tempfile.TemporaryDirectory() as folder:
@@ -167,14 +167,14 @@ def _images(workspace: Workspace, *, tamper: bool) -> Mapping[str, object]:
             file = Path(folder) / "version.py"
             file.write_text(file.read_text("utf-8") + "# edited in place\n", "utf-8")
             _call("docker", "cp", str(file), f"{container}:{inside}")
-        infer = "eagle3-parity/small:tampered"
+        infer = "workflows/small-tampered"
         _call("docker", "commit", container, infer)
         _call("docker", "rm", container)
     return {**_hosts(workspace, broken=False), "inputs": {"train-image": train, "infer-image": infer, "stack": SMALL}}
 
 
 def _real(workspace: Workspace) -> Mapping[str, object]:
-    return {**_hosts(workspace, broken=False), "inputs": {f"{role}-image": f"eagle3-parity/sglang:{role}" for role in ("train", "infer")}}
+    return {**_hosts(workspace, broken=False), "inputs": {f"{role}-image": f"sglang-{role}" for role in ("train", "infer")}}
 
 
 # --- images.yml -----------------------------------------------------------------------------------------------------------
@@ -188,13 +188,10 @@ def _small(workspace: Workspace) -> None:
     workspace.git("push", "-q", "origin", "main")
 
 
-def _build(workspace: Workspace) -> Mapping[str, object]:
-    _small(workspace)
-    return {"inputs": {"stack": SMALL, "base": BASE}}
-
-
 def _pushed(workspace: Workspace) -> Mapping[str, object]:
-    return {**_build(workspace), "variables": {"IMAGE_REPOSITORY": f"localhost:{REGISTRY_PORT}/demo/images"}}
+    _small(workspace)
+    variables = {"IMAGE_REPOSITORY": f"localhost:{REGISTRY_PORT}/demo/images", "BUILD_ARGUMENTS": "--network host"}
+    return {"inputs": {"stack": SMALL, "base": BASE}, "variables": variables}
 
 
 def _pushed_as_said(workspace: Workspace, outcome: Outcome) -> str | None:
@@ -302,7 +299,7 @@ def _missing(scenario: Scenario) -> str | None:
     if shutil.which("docker") is None or subprocess.run(["docker", "version"], capture_output=True, check=False).returncode:
         return "no container engine answers"
     if scenario.name == "gpu-real":
-        found = subprocess.run(["docker", "image", "inspect", "eagle3-parity/sglang:infer"], capture_output=True, check=False)
+        found = subprocess.run(["docker", "image", "inspect", "sglang-infer"], capture_output=True, check=False)
         return "the sglang images are not built; `nox -s build` builds them" if found.returncode else None
     if scenario.name == "images-build" and shutil.which("docker-registry") is None:
         return "there is no docker-registry to push to (Debian: apt-get install docker-registry)"
