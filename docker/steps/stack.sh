@@ -18,3 +18,10 @@ if [ -z "$python" ]; then
 fi
 /run/uv/uv venv --quiet --python "$python" /opt/env
 /run/uv/uv pip sync --python /opt/env/bin/python --require-hashes --only-binary :all: --compile-bytecode /run/stack/requirements.lock
+
+# Of a wheel from a folder uv notes when the file was last changed, which says nothing of the environment.
+for note in /opt/env/lib/python3*/site-packages/*.dist-info/uv_cache.json; do
+    [ -e "$note" ] || continue
+    rm "$note"
+    sed -i '\#\.dist-info/uv_cache\.json,#d' "${note%/*}/RECORD"
+done

@@ -80,6 +80,8 @@ def build_context(
             for source, target in ((lock_file, "stack/requirements.lock"), (stack_file, "stack/stack.yaml"), (tools.lock(), "tools/requirements.lock")):
                 (folder / target).parent.mkdir(exist_ok=True)
                 shutil.copyfile(source, folder / target)
+            accepted = stack_file.with_name("envspec.yaml")
+            (folder / "stack" / "envspec.yaml").write_text(accepted.read_text(encoding="utf-8") if accepted.is_file() else "version: 1\n", encoding="utf-8")
             own = [entry for entry in tools_lock.entries if entry.name == "uv"]
             if not own:
                 raise UsageError(f"{tools.lock()}: it has no uv, which the build installs with; add it to {tools.inputs()[0]}")

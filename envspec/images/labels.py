@@ -26,6 +26,7 @@ __all__ = [
     "ROLE",
     "SNAPSHOT",
     "SNAPSHOT_DIGEST",
+    "SPEC_FILE",
     "STACK",
     "STACK_FILE",
     "TOOLS",
@@ -48,6 +49,8 @@ TOOLS: Final = "/opt/tools"
 RECORDS: Final = "/etc/envspec"
 LOCK: Final = RECORDS + "/requirements.lock"
 STACK_FILE: Final = RECORDS + "/stack.yaml"
+SPEC_FILE: Final = RECORDS + "/envspec.yaml"
+"""The findings that the stack accepts, as a spec's `ignore`; without any where the stack has no such file."""
 SNAPSHOT: Final = RECORDS + "/snapshot.json"
 DIGESTS_FILE: Final = RECORDS + "/digests.json"
 """The digests of the environment, the lock and the snapshot, as the build's own check computed them."""

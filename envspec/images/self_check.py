@@ -8,8 +8,10 @@ from typing import Final
 from envspec.compare import LabelledSnapshot, compare
 from envspec.findings import Finding, Report
 from envspec.locks import Lock, RoleLock
+from envspec.policy import apply
 from envspec.rules import finding
 from envspec.snapshot import Snapshot
+from envspec.spec import Spec
 from envspec.stacks import Stack
 
 __all__ = ["self_check"]
@@ -18,14 +20,16 @@ _OF_THE_BUILDER: Final = frozenset({"EP301", "EP302", "EP303", "EP308", "EP309",
 """About the machine's driver and GPUs, of which a build says nothing: they are judged where the image runs."""
 
 
-def self_check(snapshot: Snapshot, lock: Lock, stack: Stack, label: str) -> Report:
+def self_check(snapshot: Snapshot, lock: Lock, stack: Stack, label: str, spec: Spec | None = None) -> Report:
     """Everything in which an environment is not what its lock and stack say: packages, builds, files against RECORD, unsatisfied
     requirements, extensions against torch, CUDA libraries, and torch's CUDA and GPU architectures against ``stack.yaml``.
+
+    ``spec`` holds the findings that the stack accepts.
     """
-    report = compare([LabelledSnapshot(label=label, snapshot=snapshot, target=label)], [RoleLock(role=None, lock=lock)])
+    report = compare([LabelledSnapshot(label=label, snapshot=snapshot, target=label)], [RoleLock(role=None, lock=lock)], spec)
     # An image holds what its lock says and nothing else; on a host an extra package is noise.
     kept = [item.replace(severity="results") if item.code == "EP212" else item for item in report.findings if item.code not in _OF_THE_BUILDER]
-    return replace(report, findings=()).with_findings([*kept, *_torch(snapshot, stack, label)])
+    return replace(report, findings=()).with_findings(apply([*kept, *_torch(snapshot, stack, label)], spec))
 
 
 def _torch(snapshot: Snapshot, stack: Stack, label: str) -> list[Finding]:

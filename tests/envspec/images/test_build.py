@@ -89,7 +89,7 @@ def test_the_context_holds_what_the_recipe_reads_and_nothing_else(tmp_path: Path
     ) as context:
         files = {str(path.relative_to(context)): path.stat() for path in context.rglob("*") if path.is_file()}
         assert set(files) == {
-            "Dockerfile", "project/envspec/__init__.py", "project/noxw", "stack/requirements.lock", "stack/stack.yaml", "tools/requirements.lock", "tools/uv.txt",
+            "Dockerfile", "project/envspec/__init__.py", "project/noxw", "stack/requirements.lock", "stack/stack.yaml", "stack/envspec.yaml", "tools/requirements.lock", "tools/uv.txt",
             f"wheels/{wheel.name}", *(f"steps/{path.name}" for path in (RECIPE / "steps").iterdir()),
         }  # fmt: skip
         assert {name for name, about in files.items() if about.st_mode & 0o777 != 0o644 and not name.startswith("wheels/")} == {"project/noxw"}
