@@ -24,7 +24,6 @@ ROOT = Path(__file__).parents[2]
 HERE = Path(__file__).parent
 LABELS = ("self-hosted", "linux", "x64", "gpu", "ubuntu-latest")
 _USES = re.compile(r"uses: (?P<action>[\w-]+/[\w.-]+)@(?P<commit>[0-9a-f]{40})")
-_ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _CONTROL = re.compile(r"^::(?P<level>error|warning|notice)(?: (?P<properties>.*?))?::(?P<message>.*)$")
 
 
@@ -81,8 +80,11 @@ def load_matchers(path: Path) -> list[dict[str, object]]:
 
 
 def annotate(line: str, matchers: Sequence[Mapping[str, object]]) -> Annotation | None:
-    """What the runner makes of a line of output: the first matcher that fits wins. Colours are removed before."""
-    text = _ANSI.sub("", line).rstrip("\r\n")
+    """What the runner makes of a line of output: the first matcher that fits wins.
+
+    Colours stay: the runner means to remove them, but its pattern (``\\x0033\\[``, in .NET a NUL and ``33[``) matches none.
+    """
+    text = line.rstrip("\r\n")
     for matcher in matchers:
         (pattern,) = matcher["pattern"]  # type: ignore[misc]
         found = re.search(pattern["regexp"], text)

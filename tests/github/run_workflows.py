@@ -249,7 +249,7 @@ SCENARIOS = (
     ),
     Scenario(
         name="red-types", workflow="ci.yml", job="types", prepare=_type_fault,
-        expected=Expected(failed=("types", "typecheck"), annotation="assignment .*Incompatible types", file="envspec/broken.py"),
+        expected=Expected(failed=("types", "Check the types"), annotation="assignment .*Incompatible types", file="envspec/broken.py"),
     ),
     Scenario(
         name="red-tests", workflow="ci.yml", job="tests", prepare=_test_fault,

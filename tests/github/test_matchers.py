@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.github.act import Annotation, annotate, load_matchers
 
@@ -36,11 +37,13 @@ def annotations(output: str, name: str) -> list[Annotation]:
     return [found for line in output.splitlines() if (found := annotate(line, matchers))]
 
 
-@pytest.mark.parametrize("colour", ["yes", "no"])
-def test_failures_of_pytest(tmp_path: Path, colour: str) -> None:
+@pytest.mark.parametrize("settings", [{"FORCE_COLOR": "1", "PY_COLORS": "0"}, {}])
+def test_failures_of_pytest(tmp_path: Path, settings: dict[str, str]) -> None:
+    """Also where nox forces colours, which the workflow takes back: the runner's matchers do not see through them."""
+    assert yaml.safe_load((MATCHERS.parent / "workflows" / "ci.yml").read_text("utf-8"))["env"]["PY_COLORS"] == "0"
     (tmp_path / "test_it.py").write_text(FAILING)
-    command = [sys.executable, "-m", "pytest", f"--color={colour}", "-p", "no:cacheprovider", "-ra", "test_it.py"]
-    environment = {name: value for name, value in os.environ.items() if name not in ("PYTEST_ADDOPTS", "PYTEST_XDIST_WORKER")}
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-ra", "test_it.py"]
+    environment = {name: value for name, value in os.environ.items() if name not in ("PYTEST_ADDOPTS", "PYTEST_XDIST_WORKER")} | settings
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, env=environment)
     assert done.returncode == 1
     found = annotations(done.stdout, "pytest")
