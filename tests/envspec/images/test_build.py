@@ -36,6 +36,7 @@ from envspec.locking.inputs import read_inputs
 from envspec.locking.model import Entry, StackLock, Wheel
 from envspec.locks import load_lock
 from envspec.snapshot import TorchBuild
+from envspec.spec import load_spec
 from envspec.stacks import Stack, load_stack
 from tests.envspec.build import make_wheel
 from tests.envspec.compare.make import dist, snap
@@ -199,6 +200,31 @@ class TestSelfCheck:
         report = self_check(snap("image", dist("alpha", "1.0"), gpus=(), driver=None, torch=torch), load_lock(stack.lock()), wanted, "image")
         assert sorted(item.code for item in report.findings if item.severity != "noise") == found
         assert report.exit_code("results") == (1 if found else 0)
+
+
+def test_a_lock_edited_by_hand_is_refused_before_anything_is_asked_of_the_engine(tmp_path: Path) -> None:
+    folder = tmp_path / "small"
+    shutil.copytree(SMALL, folder)
+    lock = folder / "requirements.lock"
+    lock.write_text(re.sub(r"packaging==\S+", "packaging==1.0", lock.read_text()))
+    request = Request(stack=load_stack(folder), recipe=RECIPE, project=Project(root=ROOT), name="x", base=BASE)
+    with pytest.raises(UsageError, match=r"requirements\.lock:\d+: edited by hand: packaging is 1\.0 here"):
+        build(Engine(name="docker", command="/nowhere/docker", version="1"), request)
+
+
+def test_a_stack_without_a_base_asks_for_one(tmp_path: Path) -> None:
+    request = Request(stack=load_stack(SMALL), recipe=RECIPE, project=Project(root=ROOT), name="x")
+    with pytest.raises(UsageError, match=r"it names no base; name one with --base IMAGE"):
+        build(Engine(name="docker", command="/nowhere/docker", version="1"), request)
+
+
+def test_findings_that_a_stack_accepts_do_not_fail_its_build(tmp_path: Path) -> None:
+    wheel = make_wheel(tmp_path, "alpha", "1.0", {"alpha/__init__.py": b""})
+    stack = tiny(tmp_path / "tiny", wheel)
+    (tmp_path / "envspec.yaml").write_text("version: 1\nignore:\n  - {code: EP201, subject: alpha, reason: not needed here}\n")
+    report = self_check(snap("image", gpus=(), driver=None), load_lock(stack.lock()), stack, "image", load_spec(tmp_path / "envspec.yaml"))
+    assert [(item.code, item.ignored) for item in report.findings if item.severity != "noise"] == [("EP201", True)]
+    assert report.exit_code("results") == 0
 
 
 def test_names_are_given_to_all_images_or_to_none(tmp_path: Path) -> None:
