@@ -22,8 +22,8 @@ ROOT = Path(__file__).parent
 DEMO = ROOT / "eagle3_diag" / "demo"
 # The torch of the project's own environments (tests, and the standalone test where there is no torch yet). Any torch >= 2.8 does.
 TORCH = ("torch==2.13.0", "safetensors>=0.4.3")
-CLI_NEEDS = ("packaging>=26.4", "pyyaml>=6.0.1", "rich>=13.7", "tomli>=2.0; python_version < '3.11'")
-LOCK_NEEDS = ("uv>=0.9", "docker>=7.1")
+CLI_NEEDS = ("packaging>=26.4", "pyyaml>=6.0.1", "rich>=14.3", "tomli>=2.0; python_version < '3.11'")
+LOCK_NEEDS = ("uv>=0.13", "docker>=7.1")
 
 nox.needs_version = ">=2025.5.1"
 nox.options.sessions = ["lint", "typecheck", "tests"]
@@ -238,7 +238,7 @@ def workflows(session: nox.Session) -> None:
 @nox.session(python="3.10")
 def minimums(session: nox.Session) -> None:
     """Everything CI runs, with the oldest Python and the oldest of each direct dependency that is allowed. -- ARGS go to pytest."""
-    session.install("-q", "uv>=0.9")
+    session.install("-q", "uv>=0.13")
     pins = str(Path(session.create_tmp()) / "minimums.txt")
     asked = ["--resolution", "lowest-direct", "--python", session.virtualenv.bin + "/python", "--extra", "eval", "--group", "test"]
     session.run("uv", "pip", "compile", "-q", *asked, "pyproject.toml", "-o", pins, silent=True)

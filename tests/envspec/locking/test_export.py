@@ -70,6 +70,7 @@ def test_requirements_and_pylock_go_to_standard_output_too(demo: Index, run: Run
     assert run("export", "small")[1].startswith('lock-version = "1.0"\ncreated-by = "envspec"\nrequires-python = ">=3.11,<3.13"\n')
 
 
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="uv installs from a pylock only into a Python that it is for")
 def test_a_pylock_from_a_wheelhouse_asks_no_index_and_moves_with_its_folder(demo: Index, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     place = tmp_path / "export"
     shutil.copytree(demo.wheels, place / "wheels")
