@@ -29,7 +29,7 @@ from typing import Final, Literal, cast
 from envspec.document import Source, as_list, as_table, only_keys, read_yaml, text_at, texts_of
 from envspec.errors import UsageError
 
-__all__ = ["DEFAULT_STACK", "ROLES", "STACKS", "SmokeImport", "Stack", "find_stack", "find_stacks", "load_stack"]
+__all__ = ["DEFAULT_STACK", "ROLES", "STACKS", "SmokeImport", "Stack", "find_stack", "find_stacks", "load_stack", "parse_stack"]
 
 STACKS: Final = Path("docker/stacks")
 """Where stacks are looked for by name, relative to the working directory."""
@@ -121,13 +121,10 @@ def load_stack(folder: str | Path) -> Stack:
     place = Path(folder)
     path = place / "stack.yaml"
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        data = path.read_bytes()
     except OSError as error:
         raise UsageError(f"cannot read the stack {path}: {error.strerror or error}") from error
-    except UnicodeDecodeError as error:
-        raise UsageError(f"the stack {path} is not UTF-8 text (byte {error.start})") from error
-    data, lines = read_yaml(text, path)
-    stack = _stack(data, place, Source(path, lines))
+    stack = parse_stack(data, path)
     for role in (None, *stack.roles):
         for needed in stack.inputs(role):
             if not needed.is_file():
@@ -137,6 +134,20 @@ def load_stack(folder: str | Path) -> Stack:
         if role not in stack.roles:
             raise UsageError(f"{path}: {extra.name} makes the role {role!r} differ, which 'roles' does not declare; add `{role}: REASON` under roles")
     return stack
+
+
+def parse_stack(data: bytes, path: Path) -> Stack:
+    """A ``stack.yaml`` alone, as an image holds it: what stands beside it is not looked for. Its folder gives the name.
+
+    Raises:
+        UsageError: it holds a mistake; the message names ``path``, line and key path.
+    """
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise UsageError(f"the stack {path} is not UTF-8 text (byte {error.start})") from error
+    document, lines = read_yaml(text, path)
+    return _stack(document, path.parent, Source(path, lines))
 
 
 def _stack(data: object, folder: Path, source: Source) -> Stack:
