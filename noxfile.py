@@ -84,12 +84,12 @@ def _download_size(session: nox.Session, *requirements: str) -> str:
     return f"{total / 1e6:,.0f} MB in {len(urls)} files"
 
 
-def _envspec(session: nox.Session, *arguments: str) -> None:
+def _envspec(session: nox.Session, *arguments: str, path: str | None = None) -> None:
     """envspec from the checkout (the working directory), in the session's own environment. Its exit code is the session's.
 
-    No PYTHONPATH: what is captured here would inherit it.
+    No PYTHONPATH unless it is given: what is captured here inherits it.
     """
-    session.run("python", "-m", "envspec", *arguments)
+    session.run("python", "-m", "envspec", *arguments, env={"PYTHONPATH": path} if path else None)
 
 
 @nox.session(name="standalone-test")
@@ -112,7 +112,7 @@ def standalone_test(session: nox.Session) -> None:
         python = session.virtualenv.bin + "/python"
     if preflight:
         # The very interpreter that will run, before any weight is read: stops here with the finding when something is missing.
-        _envspec(session, "preflight", str(ROOT / "eagle3_diag" / "evaluate.py"), *scripts, "--on", f"local:{python}")
+        _envspec(session, "preflight", str(ROOT / "eagle3_diag" / "evaluate.py"), *scripts, "--on", f"local:{python}", path=str(ROOT))
     if "--drafter" not in " ".join(arguments):
         arguments += ["--drafter", str(DEMO / "drafter"), "--target", str(DEMO / "target"), "--samples", str(DEMO / "samples")]
     for name in ("json", "html"):
