@@ -12,17 +12,19 @@ class ChunkFile:
 
     def __init__(self, chunks: Iterable[bytes]) -> None:
         self._chunks = iter(chunks)
-        self._left = b""
+        self._chunk = memoryview(b"")
 
     def read(self, size: int) -> bytes:
         """``size`` bytes; fewer only at the end of the stream."""
-        parts, length = [self._left], len(self._left)
-        while length < size:
-            chunk = next(self._chunks, b"")
-            if not chunk:
-                break
-            parts.append(chunk)
-            length += len(chunk)
-        whole = b"".join(parts)
-        out, self._left = whole[:size], whole[size:]
-        return out
+        parts: list[memoryview] = []
+        wanted = size
+        while wanted > 0:
+            if not self._chunk:
+                self._chunk = memoryview(next(self._chunks, b""))
+                if not self._chunk:
+                    break
+            # Views: what is left of a chunk is not copied again for each small read.
+            part, self._chunk = self._chunk[:wanted], self._chunk[wanted:]
+            parts.append(part)
+            wanted -= len(part)
+        return b"".join(parts)

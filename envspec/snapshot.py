@@ -63,6 +63,7 @@ __all__ = [
     "TorchBuild",
     "Variable",
     "Verification",
+    "identity",
     "json_schema",
     "load",
     "save",
@@ -618,7 +619,7 @@ class Snapshot(Record):
         Interpreter, C library, packages with build and content, torch, native library versions, extensions'
         unmet needs, driver and GPU models, and the environment variables that are not themselves locations.
         """
-        text = json.dumps(_digest_part(self), sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+        text = json.dumps(identity(self), sort_keys=True, separators=(",", ":"), ensure_ascii=True)
         return "sha256:" + hashlib.sha256(text.encode("ascii")).hexdigest()
 
 
@@ -684,7 +685,8 @@ _LOCATION_VARIABLES = re.compile(
 _NOISE_MARKERS = frozenset({"platform_release", "platform_version"})
 
 
-def _digest_part(snapshot: Snapshot) -> dict[str, object]:
+def identity(snapshot: Snapshot) -> dict[str, object]:
+    """What the digest is made of, as JSON data: part by part, so that what changed can be named."""
     interpreter = snapshot.interpreter
     return {
         "schema": snapshot.schema,

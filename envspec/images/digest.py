@@ -26,6 +26,8 @@ Kind = Literal["file", "directory", "link", "special"]
 
 _FORMAT: Final = b"envspec/environment/1\0"
 _BLOCK: Final = 1 << 20
+_BUFFER: Final = 1 << 16
+"""Of tarfile, which copies what is left of it at each header."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -111,7 +113,7 @@ def entries_of_tar(chunks: Iterable[bytes]) -> Iterator[Entry]:
     """
     files: dict[str, Entry] = {}
     # Not UTF-8 names: tarfile's own surrogate escapes are the ones of os.fsencode.
-    with tarfile.open(fileobj=ChunkFile(chunks), mode="r|", encoding="utf-8", errors="surrogateescape", bufsize=_BLOCK) as archive:  # type: ignore[call-overload]
+    with tarfile.open(fileobj=ChunkFile(chunks), mode="r|", encoding="utf-8", errors="surrogateescape", bufsize=_BUFFER) as archive:  # type: ignore[call-overload]
         for member in archive:
             path = _relative(member.name)
             if not path:
