@@ -26,7 +26,7 @@ _MASKED: Final = ("dev", "proc", "sys")
 """Mounted over when a container starts; what an export shows of them is the engine's."""
 _PUT_THERE: Final = frozenset({".dockerenv", "etc/hosts", "etc/hostname", "etc/mtab", "etc/resolv.conf", "run/.containerenv"})
 _SETTINGS: Final = ("User", "WorkingDir", "Volumes", "ExposedPorts", "Healthcheck", "StopSignal", "Shell", "OnBuild", "ArgsEscaped")
-_RECORDS: Final = (labels.LOCK, labels.STACK_FILE, labels.SNAPSHOT)
+_RECORDS: Final = (labels.LOCK, labels.STACK_FILE, labels.SPEC_FILE, labels.SNAPSHOT)
 
 
 @dataclass(frozen=True, kw_only=True)

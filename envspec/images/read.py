@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from envspec.capture import with_salt
 from envspec.errors import UsageError
@@ -19,9 +19,12 @@ from envspec.images.inspect import READ_TIMEOUT, ImageContent, ImageFacts, inspe
 from envspec.images.verify import SeenImage
 from envspec.locks import Lock, load_lock, load_role_locks
 from envspec.snapshot import Snapshot, loads
+from envspec.spec import Spec, load_spec
 from envspec.stacks import ROLES, Stack, parse_stack
 
 __all__ = ["NamedImage", "image_host", "named_images", "read_images", "stack_in"]
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,6 +91,7 @@ def read_images(images: Sequence[NamedImage], timeout: float, lock_texts: Sequen
                 lock=_own_lock(content, image.label, locks),
                 asked=lock,
                 roles=stack.roles if stack else None,
+                accepted=_accepted(content, image.label),
             )
         )
     return seen
@@ -119,14 +123,24 @@ def _asked(texts: Sequence[str], role: str | None, roles: set[str | None]) -> Lo
 def _own_lock(content: ImageContent, label: str, known: dict[bytes, Lock]) -> Lock | None:
     data = content.records.get(labels.LOCK)
     if data is not None and data not in known:
-        with tempfile.TemporaryDirectory(prefix="envspec-") as folder:
-            path = Path(folder) / Path(labels.LOCK).name
-            path.write_bytes(data)
-            try:
-                known[data] = replace(load_lock(path), path=f"{label}:{labels.LOCK}")
-            except UsageError as error:
-                raise UsageError(str(error).replace(str(path), f"{labels.LOCK} in {label}")) from error
+        known[data] = replace(_as_file(data, labels.LOCK, label, load_lock), path=f"{label}:{labels.LOCK}")
     return known[data] if data is not None else None
+
+
+def _accepted(content: ImageContent, label: str) -> Spec | None:
+    data = content.records.get(labels.SPEC_FILE)
+    return _as_file(data, labels.SPEC_FILE, label, load_spec) if data is not None else None
+
+
+def _as_file(data: bytes, where: str, label: str, load: Callable[[Path], T]) -> T:
+    """What a reader of files makes of a record in an image; its errors name the image."""
+    with tempfile.TemporaryDirectory(prefix="envspec-") as folder:
+        path = Path(folder) / Path(where).name
+        path.write_bytes(data)
+        try:
+            return load(path)
+        except UsageError as error:
+            raise UsageError(str(error).replace(str(path), f"{label}:{where}")) from error
 
 
 def _baked(content: ImageContent, label: str) -> Snapshot | None:

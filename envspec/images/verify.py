@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from envspec import policy
 from envspec.compare import LabelledSnapshot, compare
 from envspec.compare.model import some
 from envspec.findings import Finding, Report, sort_findings
@@ -20,6 +21,7 @@ from envspec.images.inspect import ImageContent, ImageFacts
 from envspec.locks import Lock, RoleLock
 from envspec.rules import finding
 from envspec.snapshot import Snapshot, identity
+from envspec.spec import Spec
 
 __all__ = ["SeenImage", "verify"]
 
@@ -47,7 +49,7 @@ class SeenImage:
     left in it, ``lock`` the lock in it; None where there is none. Images that hold the same lock share one object.
 
     ``roles`` are the differences between roles that the stack in it declares, each with its reason. ``asked`` is the lock that the
-    image is to be held against, None for its own.
+    image is to be held against, None for its own. ``accepted`` holds the findings that its stack accepts, as its build applied them.
     """
 
     label: str
@@ -59,6 +61,7 @@ class SeenImage:
     lock: Lock | None = None
     asked: Lock | None = None
     roles: Mapping[str, str] | None = None
+    accepted: Spec | None = None
 
     @property
     def environment(self) -> tuple[Entry, ...]:
@@ -94,20 +97,26 @@ def verify(images: Sequence[SeenImage]) -> Report:
         if item.code in _OF_THE_MACHINE or (item.code in _LAYERS_SAY and len(images) > 1) or (item.code == "EP701" and item.subject in spoken):
             continue
         if set(item.hosts) == everywhere and not _OF_ONE.match(item.code):
-            alike += item.severity != "noise"
+            alike += item.severity != "noise" and not all(image.accepted and policy.apply([item], image.accepted)[0].ignored for image in images)
             continue
         kept.append(item.replace(severity="results") if item.code in _EXACT and item.severity == "noise" else item)
+    # Only what every image's build accepted, and never what this module finds: an exchanged file of accepted findings hides nothing.
+    for image in images:
+        kept = list(policy.apply(kept, image.accepted)) if all(other.accepted for other in images) else kept
     findings = sort_findings([*kept, *own])
     notes = list(_notes(images, findings, digests, alike))
     statuses = tuple(replace(host, status="ok", reason=None, digest=digests[host.label]) for host in compared.hosts)
-    rows = tuple(row for row in compared.rows if row.kind in ("package", "component", "interpreter"))
-    report = replace(compared, command="images verify", findings=(), hosts=statuses, rows=rows, notes=tuple(notes))
+    concerned = {item.subject for item in kept if item.counts}
+    rows = tuple(row for row in compared.rows if {row.key, *row.names} & concerned)
+    differed = sum(row.kind in ("package", "component") for row in rows)
+    counts = replace(compared.counts, differed=differed, matched=compared.counts.packages - differed - compared.counts.unread)
+    report = replace(compared, command="images verify", findings=(), hosts=statuses, rows=rows, counts=counts, notes=tuple(notes))
     return report.with_findings(findings)
 
 
 def _notes(images: Sequence[SeenImage], findings: Sequence[Finding], digests: Mapping[str, str], alike: int) -> Iterator[str]:
     first = images[0]
-    differing = [item for item in findings if item.severity != "noise"]
+    differing = [item for item in findings if item.severity != "noise" and not item.ignored]
     if not differing:
         files = sum(entry.kind == "file" for entry in first.environment)
         yield f"identical: {len(first.now.distributions):,} distributions, {files:,} files, digest {digests[first.label]}"

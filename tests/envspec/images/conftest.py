@@ -124,14 +124,15 @@ class Workshop:
         stack: bytes = STACK,
         base_digest: str | None = None,
         config: Mapping[str, Any] | None = None,
+        more: Mapping[str, bytes] | None = None,
     ) -> str:
         """An image as the project's build leaves it: environment, records, snapshot, labels."""
         lock = lock_text(packages) if lock is None else lock
         base = base or self.base
-        files = {**self.environment(packages), "home/app/.keep": b"", labels.LOCK[1:]: lock, labels.STACK_FILE[1:]: stack}
+        files = {**self.environment(packages), "home/app/.keep": b"", labels.LOCK[1:]: lock, labels.STACK_FILE[1:]: stack, **(more or {})}
         self.commit(base, files, f"{name}-unlabelled", config={"Env": list(ENVIRONMENT), "User": "1000", "WorkingDir": "/home/app", **(config or {})})
         host = image_host(f"{name}-unlabelled")
-        baked = json.dumps(host.snapshot(CaptureOptions()).to_dict()).encode()
+        baked = json.dumps(host.snapshot(CaptureOptions(deep=("*",))).to_dict()).encode()
         with stopped(self.client, f"{name}-unlabelled") as container:
             digest = environment_digest(below(entries_of_tar(container.get_archive("/opt/env")[0]), "env"))
         said = {

@@ -277,6 +277,17 @@ def test_roles_that_differ_as_their_stack_declares(workshop: Workshop, pair: Pai
     assert verify(train, undeclared).codes.keys() >= {"EP822", "EP826"}
 
 
+def test_what_the_build_accepted_is_accepted_and_a_tampered_list_of_it_hides_nothing(workshop: Workshop, pair: Pair) -> None:
+    accepted = b"version: 1\nignore:\n  - {code: EP208, subject: alpha, reason: known}\n"
+    train = workshop.build("envspec-test-accept", stack=STACK, more={labels.SPEC_FILE[1:]: accepted, f"{workshop.site}/alpha/core.py": b"def value():\n    return 3\n"})
+    outcome = verify(train, workshop.relabel(train, "envspec-test-accept-infer", **{labels.ROLE: "infer"}))
+    assert outcome.code == 0, outcome.out
+    assert [item.code for item in outcome.report.findings if item.ignored] == ["EP208"]
+    assert outcome.report.notes[0].startswith("identical: ")
+    forged = workshop.commit(pair.infer, {labels.SPEC_FILE[1:]: accepted}, "envspec-test-forged", script=f"echo 'B = 2' >> /{workshop.site}/alpha/core.py")
+    assert verify(pair.train, forged).codes == {"EP208": {"alpha"}, "EP822": {"/opt/env", labels.RECORDS}, "EP824": {forged}, **_ENVIRONMENT_LABEL}
+
+
 def test_an_image_that_says_nothing_of_itself_can_still_be_compared(workshop: Workshop, pair: Pair) -> None:
     bare = f"{pair.train}-unlabelled"
     outcome = verify(pair.train, bare)
