@@ -100,13 +100,14 @@ def _reading(positions: int, pre: int, post: int, unit: int | None) -> bool | No
 
 @dataclass(frozen=True, kw_only=True)
 class Normalisation:
-    """The check over all samples: sums of :class:`FinalState`, and how many samples are read as after the norm."""
+    """The check over all samples: sums of :class:`FinalState`, and how many samples are read as after the norm; ``doubtful`` counts those with a finding."""
 
     samples: int
     positions: int
     agree_pre: int
     agree_post: int
     read_as_normed: int
+    doubtful: int
     warnings: tuple[str, ...]
 
 
@@ -140,5 +141,6 @@ def summarise(found: Iterable[FinalState]) -> Normalisation:
         agree_pre=sum(s.agree_pre for s in states),
         agree_post=sum(s.agree_post for s in states),
         read_as_normed=sum(s.normed for s in states),
+        doubtful=sum(s.finding is not None for s in states),
         warnings=tuple(warnings),
     )

@@ -80,6 +80,7 @@ def document(evaluation: Evaluation, checkpoint: DrafterCheckpoint, target: Targ
             "agree_pre_norm": evaluation.normalisation.agree_pre,
             "agree_post_norm": evaluation.normalisation.agree_post,
             "read_as_post_norm": evaluation.normalisation.read_as_normed,
+            "doubtful": evaluation.normalisation.doubtful,
         },
         "wiring": evaluation.wiring.to_dict(),
         "warnings": list(evaluation.warnings),

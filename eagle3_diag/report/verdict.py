@@ -20,6 +20,11 @@ _WIDE = 0.1
 # Agreement of the target's argmax with the stored tokens that counts as chance, and a lead of the other reading that counts as proof
 # (the same limits as eagle3_diag.final_state's, over all samples together).
 _MIN_POSITIONS, _CHANCE, _MARGIN = 8, 0.1, 0.15
+# Share of samples with such a finding from which on their part of the figures is no longer small.
+_DOUBTFUL = 0.25
+# Fewer verification steps than these bear no judgement, of a length (near 3 its standard error is then about half a token) or of a step:
+# steps of one response depend on each other, so that an interval for independent trials promises too much where they are few.
+_MIN_RUNS = 20
 #: Step costs, in plain decoding steps, for which the speed-up is spelled out.
 STEP_COSTS = (1.2, 1.5, 2.0, 3.0)
 
@@ -32,7 +37,7 @@ def verdict(report: Mapping[str, Any]) -> dict[str, str]:
     serving, steps = report["serving"], report["steps"]
     length = serving["acceptance_length"]
     if _doubtful(report["normalisation"]):
-        reason = _sentence(report["warnings"][0]) + " " if report["warnings"] else ""
+        reason = _sentence(report["warnings"][0] if report["warnings"] else _agreement(report["normalisation"])) + " "
         return {
             "code": "unusable",
             "headline": "Do not use these figures yet: the samples do not fit this target",
@@ -46,6 +51,13 @@ def verdict(report: Mapping[str, Any]) -> dict[str, str]:
             "Give longer samples, or check the loss mask (--prompt-length replaces it).",
         }
     code, headline, first = _judge(report, length)
+    if serving["drafts"] < _MIN_RUNS:
+        number = f"{serving['drafts']} draft{'' if serving['drafts'] == 1 else 's'}"
+        return {
+            "code": "unknown",
+            "headline": f"Too little to judge: acceptance length {length:.2f}, from {number}",
+            "text": f"{first} That is too little to say anything about weights or wiring: give more or longer samples.",
+        }
     sentences = [first, *_advice(report, length), _comparison(length, steps, serving)]
     return {"code": code, "headline": headline, "text": " ".join(sentences)}
 
@@ -55,9 +67,26 @@ def _doubtful(normalisation: Mapping[str, int]) -> bool:
     positions = normalisation["positions"]
     if positions < _MIN_POSITIONS:
         return False
+    as_read, other = _readings(normalisation)
+    return (
+        as_read < _CHANCE * positions
+        or other - as_read > _MARGIN * positions
+        or normalisation["doubtful"] > _DOUBTFUL * normalisation["samples"]
+    )
+
+
+def _readings(normalisation: Mapping[str, int]) -> tuple[int, int]:
+    """Positions that agree with the final states as most are read, and read the other way."""
     pre, post = normalisation["agree_pre_norm"], normalisation["agree_post_norm"]
-    as_read, other = (post, pre) if 2 * normalisation["read_as_post_norm"] > normalisation["samples"] else (pre, post)
-    return as_read < _CHANCE * positions or other - as_read > _MARGIN * positions
+    return (post, pre) if 2 * normalisation["read_as_post_norm"] > normalisation["samples"] else (pre, post)
+
+
+def _agreement(normalisation: Mapping[str, int]) -> str:
+    as_read, other = _readings(normalisation)
+    return (
+        f"The target's choice agrees with {as_read} of {normalisation['positions']} stored tokens with the final states as they were read, with {other} "
+        "when they are read the other way about the final norm"
+    )
 
 
 def speed(length: float) -> str:
@@ -94,27 +123,42 @@ def _judge(report: Mapping[str, Any], length: float) -> tuple[str, str, str]:
         return "weak", f"Weak weights: acceptance length {length:.2f} even when wired right", first
     if _broken_step(serving) is not None:
         return "collapse", f"Acceptance length {length:.2f}, held back by a break in the draft chain", first
-    if (vocabulary["coverage"] or 1.0) < _COVERAGE:
+    if vocabulary["coverage"] is not None and vocabulary["coverage"] < _COVERAGE:
         return "vocabulary", f"Acceptance length {length:.2f}, held back by the draft vocabulary", first
     return "good", f"The weights are good for an acceptance length of {length:.2f}", first
 
 
 def _broken_step(serving: Mapping[str, Any]) -> int | None:
-    """The first step that is right less than half as often as the step before it, beyond what few runs can feign."""
+    """The first step that is right less than half as often as the step before it, beyond what few runs can feign.
+
+    Both rates must rest on enough runs, and the upper end of its interval must lie below half the lower end of the other's.
+    """
     rates = serving["conditional_rates"]
     for k in range(1, len(rates)):
         before, now = rates[k - 1], rates[k]
-        if before is not None and now is not None and before > 0.2 and _upper(now, serving["at_risk"][k]) < _COLLAPSE * before:
+        if before is None or now is None or before <= 0.2 or min(_runs(serving, k - 1), _runs(serving, k)) < _MIN_RUNS:
+            continue
+        _, high = _wilson(now, _runs(serving, k))
+        low, _ = _wilson(before, _runs(serving, k - 1))
+        if high < _COLLAPSE * low:
             return k
     return None
 
 
-def _upper(share: float, count: int) -> float:
-    """Upper end of Wilson's 95 % score interval of a share seen in ``count`` trials."""
+def _runs(serving: Mapping[str, Any], k: int) -> float:
+    """Runs that a rate of step k rests on: those known to have got there (in ``sampled`` mode rows that may, so their expected number)."""
+    known: float = serving["at_risk"][k]
+    return known if k == 0 else min(known, serving["accepted_per_position"][k - 1])
+
+
+def _wilson(share: float, count: float) -> tuple[float, float]:
+    """Wilson's 95 % score interval (1927) of a share seen in ``count`` trials; everything where there was none."""
+    if count <= 0:
+        return 0.0, 1.0
     z = 1.96
     centre = share + z * z / (2 * count)
     spread = z * math.sqrt(max(0.0, share * (1 - share)) / count + z * z / (4 * count * count))
-    return (centre + spread) / (1 + z * z / count)
+    return (centre - spread) / (1 + z * z / count), (centre + spread) / (1 + z * z / count)
 
 
 def _advice(report: Mapping[str, Any], length: float) -> list[str]:
@@ -143,7 +187,9 @@ def _advice(report: Mapping[str, Any], length: float) -> list[str]:
             "others: samples generated greedily, or --serving-mode sampled-argmax, assume less."
         )
     interval = serving["ci95"]
-    if interval is not None and interval[1] - interval[0] > 2 * _WIDE * length:
+    if interval is None:
+        advice.append("One sample gives no interval: more of them tell how far its figure can be trusted.")
+    elif interval[1] - interval[0] > 2 * _WIDE * length:
         unit = "rows" if serving["mode"] == "sampled" else "drafts"
         advice.append(f"The interval is wide ({serving['drafts']} {unit} from {report['samples']['count']} samples): more samples would narrow it.")
     return advice

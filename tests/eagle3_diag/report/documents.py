@@ -26,10 +26,11 @@ def make_document(
     mode: str = "greedy",
     only_serving: bool = False,
     samples: int = 3,
-    drafts: bool = True,
+    drafts: int = 10,
     trainer: bool = False,
     warnings: tuple[str, ...] = (),
     agree: int = 30,
+    doubtful: int = 0,
     inputs: Inputs | None = None,
     path: str = "models/drafter",
     accepted: list[int] | None = None,
@@ -43,7 +44,7 @@ def make_document(
         took, risked = list(accepted or ACCEPTED), list(at_risk or AT_RISK)
         if i % 2 and accepted is None:
             took[4] += 1
-        walk = None if mode == "sampled" else WalkCounts(took, risked, drafts=10, censored=censored, ended=1) if drafts else WalkCounts.zero(STEPS)
+        walk = None if mode == "sampled" else WalkCounts(took, risked, drafts=drafts, censored=censored, ended=1) if drafts else WalkCounts.zero(STEPS)
         sampled = mode == "sampled"
         table.add(
             SampleResult(
@@ -70,7 +71,7 @@ def make_document(
         samples=samples,
         tokens=60 * samples,
         rows=40 * samples,
-        normalisation=SimpleNamespace(samples=samples, positions=40, agree_pre=agree, agree_post=3, read_as_normed=0),  # type: ignore[arg-type]
+        normalisation=SimpleNamespace(samples=samples, positions=40, agree_pre=agree, agree_post=3, read_as_normed=0, doubtful=doubtful),  # type: ignore[arg-type]
         warnings=warnings,
         timing=Timing(load=0.5, evaluate=2.0, rows=40 * samples, peak_memory=300 << 20),
         device="cpu",

@@ -27,7 +27,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "sampled-argmax": {"mode": "sampled-argmax"},
     "only serving": {"only_serving": True},
     "one sample": {"samples": 1},
-    "no drafts": {"drafts": False},
+    "no drafts": {"drafts": 0},
     "trainer": {"trainer": True},
     "warning": {"warnings": ("3 of 3 samples: chance level",), "agree": 1},
     "skipped": {"inputs": Inputs(skipped=[("x.pt", "x.pt: cut short.")], skipped_count=1, notes=["a", "a"], prompt_length=3, max_samples=9)},
@@ -114,15 +114,22 @@ def test_unknown_rates_end_the_chain() -> None:
     ("options", "code", "words"),
     [
         ({"samples": 30}, "collapse", "Step 4 is right only 17% of the time after 100% at step 3"),
-        ({"accepted": [8, 6, 3, 3, 0], "samples": 1}, "good", "shows clearly less than"),  # none of three is no proof
-        ({"censored": 4}, "collapse", "leaves the target's greedy path in 40% of the runs"),
+        ({"accepted": [8, 6, 3, 3, 0]}, "good", "shows clearly less than"),  # 0 of 9 after 9 of 9 is no proof
+        ({"accepted": [9, 8, 1, 0, 0], "at_risk": [10, 9, 2, 1, 0], "samples": 3}, "good", "shows clearly less than"),
+        ({"samples": 1}, "unknown", "too little to say anything about weights or wiring"),
+        ({"accepted": [8, 6, 5, 4, 3], "at_risk": [10, 8, 6, 5, 4], "samples": 1}, "unknown", "give more or longer samples"),
+        ({"accepted": [18, 16, 15, 14, 13], "at_risk": [20, 18, 16, 15, 14], "samples": 1, "drafts": 20}, "good", "One sample gives no interval"),
+        ({"censored": 4, "samples": 30}, "collapse", "leaves the target's greedy path in 40% of the runs"),
         ({"mode": "sampled-argmax", "accepted": [3, 1, 0, 0, 0], "at_risk": [10, 3, 1, 0, 0]}, "weak", "--serving-mode greedy tells how well"),
         ({"mode": "sampled"}, "good", "sampling at temperature 1 (at which these samples must have been drawn)"),
         ({"accepted": [8, 6, 5, 4, 3], "at_risk": [10, 8, 6, 5, 4]}, "good", "shows clearly less than"),
         ({"accepted": [3, 1, 0, 0, 0], "at_risk": [10, 3, 1, 0, 0]}, "weak", "Its first token is right 30% of the time"),
-        ({"drafts": False}, "unknown", "at least two tokens after its prompt"),
+        ({"drafts": 0}, "unknown", "at least two tokens after its prompt"),
         ({"warnings": ("the numbers",), "agree": 1}, "unusable", "the numbers. Until that is settled"),
-        ({"warnings": ("a small matter",)}, "collapse", "A right server would accept"),
+        ({"agree": 3}, "unusable", "agrees with 3 of 40 stored tokens"),
+        ({"warnings": ("1 of 4 samples",), "samples": 4, "doubtful": 2}, "unusable", "1 of 4 samples. Until"),
+        ({"warnings": ("1 of 4 samples",), "samples": 4, "doubtful": 1}, "good", "A right server would accept"),
+        ({"warnings": ("a small matter",), "samples": 30}, "collapse", "A right server would accept"),
     ],
 )
 def test_verdicts(options: dict[str, Any], code: str, words: str) -> None:
@@ -148,3 +155,20 @@ def test_speed_is_the_break_even_relation() -> None:
     assert f"less than {step_cost:.2f} plain decoding steps" in speed(step_cost)
     assert "less than 3.00 plain decoding steps" in speed(3.0)
     assert "2.50x at 1.2, 2.00x at 1.5, 1.50x at 2, 1.00x at 3" in speed(3.0)
+
+
+def test_a_rate_seen_in_few_expected_runs_is_no_break() -> None:
+    """In sampled mode a thousand rows may still hold only a handful of runs that got to a step."""
+    from eagle3_diag.report.verdict import verdict
+
+    report = make_document(mode="sampled")
+    report["serving"].update(
+        drafts=1000, at_risk=[1000] * 5, conditional_rates=[0.9, 0.01, 0.9, 0.1, 0.5], accepted_per_position=[900, 9, 8.1, 0.81, 0.4], acceptance_length=1.92
+    )
+    assert "Step 1 is right only 1%" in verdict(report)["text"]
+    report["serving"].update(conditional_rates=[0.9, 0.5, 0.016, 0.9, 0.1], accepted_per_position=[900, 450, 7.2, 6.48, 0.648], acceptance_length=2.36)
+    assert "Step 2 is right only 2%" in verdict(report)["text"]
+    report["serving"].update(conditional_rates=[0.5, 0.25, 0.2, 0.9, 0.1], accepted_per_position=[500, 125, 25, 22.5, 2.25], acceptance_length=1.68)
+    assert verdict(report)["code"] == "collapse"  # 2 of 22 after 22 of 25
+    report["serving"].update(drafts=100, at_risk=[100] * 5, accepted_per_position=[50, 12.5, 2.5, 2.25, 0.225])
+    assert verdict(report)["code"] == "good"
