@@ -38,7 +38,7 @@ from eagle3_diag.drafter import Drafter, Weights
 from eagle3_diag.errors import InputError, OutOfMemory
 from eagle3_diag.final_state import FinalState, Normalisation, check_final_state, summarise
 from eagle3_diag.rollout import WalkPool, draft_log_probabilities, rollout, target_argmax, target_states
-from eagle3_diag.samples.checks import check_tokens, fit_states
+from eagle3_diag.samples.checks import check_range, check_tokens, fit_states
 from eagle3_diag.samples.interface import Sample
 from eagle3_diag.target import Target
 from eagle3_diag.wiring import Wiring
@@ -144,15 +144,18 @@ class _Loaded:
 
 
 def resolve_device(name: str) -> torch.device:
-    """``auto`` takes CUDA where there is one. Raises InputError for a device that is not here."""
+    """``auto`` takes CUDA where there is one. Raises InputError for a device that is not here, or of a kind that nothing here is tested on."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device: torch.device | None
     try:
         device = torch.device(name)
     except RuntimeError:
-        raise InputError(f"--device {name}: not a device; use auto, cpu, cuda or cuda:N") from None
+        device = None
+    if device is None or device.type not in ("cpu", "cuda"):
+        raise InputError(f"--device {name}: not a device that can be used here; use auto, cpu, cuda or cuda:N")
     if device.type == "cuda" and (not torch.cuda.is_available() or (device.index or 0) >= torch.cuda.device_count()):
-        raise InputError(f"--device {name}: this machine shows torch {torch.cuda.device_count()} CUDA devices; use --device cpu or auto")
+        raise InputError(f"--device {name}: torch sees {torch.cuda.device_count()} CUDA devices here; use --device cpu or auto")
     return device
 
 
@@ -314,7 +317,7 @@ def fits(checkpoint: DrafterCheckpoint, target: Target, wiring: Wiring | None = 
 
     def check(sample: Sample) -> Sample:
         sample = fit_states(sample, num_aux=config.num_aux, hidden_size=config.target_hidden_size, layer_inputs=inputs)
-        return check_tokens(sample, target.config.vocab_size)
+        return check_range(check_tokens(sample, target.config.vocab_size), torch.float32)
 
     return check
 
@@ -322,6 +325,8 @@ def fits(checkpoint: DrafterCheckpoint, target: Target, wiring: Wiring | None = 
 def _load(run: _Run, sample: Sample, limit: int | None, checks: list[FinalState]) -> _Loaded:
     """Move a sample to the device, verify its final state, cut it to ``limit`` rows."""
     device, dtype = run.drafter.weights.device, run.drafter.weights.dtype
+    if dtype == torch.float16:  # the run ends here: it is the option that does not fit, not this sample
+        check_range(sample, dtype)
     mask_N = sample.mask_N.clone()
     mask_N[0] = False  # nothing predicts the first token
     if limit is not None and int(mask_N.sum()) > limit:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
@@ -12,12 +13,19 @@ from eagle3_diag.samples import fields
 from eagle3_diag.samples.interface import Sample
 
 _CHUNK_ELEMENTS = 1 << 24
+# RMSNorm sums squares in float32, whose largest number is 3.4e38: width 10^5 times (10^16)^2 still fits.
+_MOST = 1e16
 
 
 def with_prompt_length(sample: Sample, prompt_length: int) -> Sample:
     """The sample with tokens from ``prompt_length`` on as its response, whatever mask was stored (0 = every token)."""
     if prompt_length < 0:
         raise InputError(f"--prompt-length is {prompt_length}, expected 0 or more.")
+    if prompt_length >= sample.length:
+        raise InputError(
+            f"{sample.name}: the response is empty (the sample has {sample.length} tokens, --prompt-length is {prompt_length}); "
+            "give a smaller one, or leave it out where a loss mask is stored."
+        )
     mask_N = torch.arange(sample.length) >= prompt_length
     return replace(sample, mask_N=mask_N, notes=tuple(note for note in sample.notes if note != fields.NO_MASK))
 
@@ -26,8 +34,8 @@ def check_response(sample: Sample) -> Sample:
     """At least one response token that a row can predict: token 0 is no row's label."""
     if not bool(sample.mask_N[1:].any()):
         raise InputError(
-            f"{sample.name}: the response is empty (none of its {sample.length} tokens is marked by the loss mask); "
-            "check how the mask was made, or give --prompt-length."
+            f"{sample.name}: the response is empty (none of its {sample.length} tokens behind the first is marked by the loss "
+            "mask); check how the mask was made, or give --prompt-length."
         )
     return sample
 
@@ -40,6 +48,24 @@ def check_finite(sample: Sample) -> Sample:
             f"{sample.name}: hidden states hold NaN or Inf ({', '.join(found)} of {sample.length} rows' values); make "
             "this sample again, and look at the precision it was recorded in."
         )
+    return sample
+
+
+def check_range(sample: Sample, dtype: torch.dtype) -> Sample:
+    """Every state's values such that ``dtype`` holds them and RMSNorm can square them in float32.
+
+    A residual stream may pass float16's 65504; cut to infinity it would give figures that look like those of bad weights.
+    """
+    most = min(torch.finfo(dtype).max, _MOST)
+    for what, state in _named_states(sample):
+        if state.element_size() == 1:  # eight-bit floats are small, and have no comparisons
+            continue
+        least, largest = (float(end) for end in torch.aminmax(state))
+        size = max(-least, largest)
+        if most < size < math.inf:  # NaN and Inf are check_finite's
+            mend = "use --dtype bfloat16 or float32" if size <= _MOST else "no hidden state is that large: make this sample again"
+            name = str(dtype).removeprefix("torch.")
+            raise InputError(f"{sample.name}: {what} holds values of up to {size:.3g}, beyond {most:.3g}, the most {name} computes with; {mend}.")
     return sample
 
 

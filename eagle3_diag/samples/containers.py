@@ -10,6 +10,7 @@ import gzip
 import io
 import pickle
 import re
+import stat
 import warnings
 import zlib
 from collections.abc import Mapping
@@ -41,6 +42,9 @@ class Record:
 def read_record(path: Path) -> Record:
     """Open ``path``. Raises InputError with one sentence for whatever is not a whole file of named tensors."""
     try:
+        kind = path.stat().st_mode
+        if not (stat.S_ISREG(kind) or stat.S_ISDIR(kind)):  # opening a pipe would wait for its writer forever
+            raise InputError(f"{path}: this is a pipe or a device, no file; leave it out, or store the sample in a file.")
         with path.open("rb") as file:
             head = file.read(64)
     except OSError as error:

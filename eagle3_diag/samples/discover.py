@@ -80,7 +80,7 @@ def _walk(
             for entry in entries:
                 if entry.name.startswith("."):
                     continue
-                if entry.is_dir():
+                if _is_directory(entry):
                     subdirectories.append(entry.name)
                 elif entry.name.endswith(SUFFIXES):
                     names.append(entry.name)
@@ -98,6 +98,13 @@ def _walk(
         yield path
     for name in sorted(subdirectories, key=natural_key):
         yield from _walk(directory / name, seen, given_files, root=False)
+
+
+def _is_directory(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a link to itself: one bad entry, not a bad directory
+        return False
 
 
 def _identity(path: Path) -> tuple[int, int] | None:

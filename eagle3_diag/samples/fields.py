@@ -35,7 +35,7 @@ def tokens(record: Record, key: str) -> torch.Tensor:
         raise _wrong(record, repr(key), describe(tensor), "integer token ids [N]")
     if tensor.shape[0] < 2:
         raise InputError(
-            f"{record.path}: the sample has {tensor.shape[0]} tokens; a drafter needs at least 2, leave this file out."
+            f"{record.path}: number of tokens is {tensor.shape[0]}; a drafter needs at least 2, leave this file out."
         )
     return tensor.to(torch.int64)
 
@@ -47,6 +47,8 @@ def mask(record: Record, key: str, length: int) -> torch.Tensor:
         raise _wrong(record, repr(key), describe(tensor), f"{length} entries, one per token")
     if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
         raise _wrong(record, repr(key), "NaN or Inf", "zeros and ones")
+    if tensor.dtype != torch.bool and bool((tensor < 0).any()):  # labels with -100 for what does not count
+        raise _wrong(record, repr(key), f"{int((tensor < 0).sum())} times below zero", "zeros and ones")
     return tensor != 0
 
 

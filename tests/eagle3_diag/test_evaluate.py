@@ -179,8 +179,9 @@ def test_devices_and_dtypes() -> None:
     assert resolve_dtype("auto", CPU) is torch.float32
     assert resolve_dtype("auto", torch.device("cuda")) is torch.bfloat16
     assert resolve_device("cpu") == CPU
-    with pytest.raises(InputError, match="not a device"):
-        resolve_device("tpu9x")
+    for name in ("tpu9x", "meta", "mps", "xla", "", "CPU"):
+        with pytest.raises(InputError, match="not a device"):
+            resolve_device(name)
     if not torch.cuda.is_available():
         with pytest.raises(InputError, match="0 CUDA devices"):
             resolve_device("cuda:3")

@@ -22,7 +22,8 @@ def sample(tmp_path: Path) -> Sample:
 def test_prompt_length(sample: Sample) -> None:
     assert checks.with_prompt_length(sample, 0).mask_N.all()
     assert checks.with_prompt_length(sample, LENGTH - 1).mask_N.nonzero().tolist() == [[LENGTH - 1]]
-    assert not checks.with_prompt_length(sample, LENGTH).mask_N.any()
+    with pytest.raises(InputError, match=rf"the sample has {LENGTH} tokens, --prompt-length is {LENGTH}"):
+        checks.with_prompt_length(sample, LENGTH)
     with pytest.raises(InputError, match="--prompt-length is -1"):
         checks.with_prompt_length(sample, -1)
 
@@ -30,7 +31,7 @@ def test_prompt_length(sample: Sample) -> None:
 def test_a_mask_on_the_first_token_alone_is_no_response(sample: Sample) -> None:
     first = torch.zeros(LENGTH, dtype=torch.bool)
     first[0] = True
-    with pytest.raises(InputError, match="the response is empty"):
+    with pytest.raises(InputError, match=r"the response is empty \(none of its 12 tokens behind the first"):
         checks.check_response(replace(sample, mask_N=first))
 
 
@@ -105,3 +106,16 @@ def test_large_values_are_finite(sample: Sample) -> None:
     """A sum that overflows is no proof of an Inf."""
     huge = torch.full((LENGTH, HIDDEN), 3e38)
     assert checks.check_finite(replace(sample, final_NH=huge)).final_NH is huge
+
+
+@pytest.mark.parametrize(("dtype", "size", "says"), [
+    (torch.float16, 7e4, r"final state holds values of up to 7e\+04, beyond 6\.55e\+04, the most float16 computes with; use --dtype bfloat16"),
+    (torch.float32, 1e30, r"up to 1e\+30, .* make this sample again"),
+])  # fmt: skip
+@pytest.mark.parametrize("sign", [1, -1])
+def test_values_that_the_arithmetic_cannot_hold(sample: Sample, dtype: torch.dtype, size: float, says: str, sign: int) -> None:
+    assert checks.check_range(sample, dtype) is sample
+    assert sample.final_NH is not None
+    sample.final_NH[5, 1] = sign * size
+    with pytest.raises(InputError, match=says):
+        checks.check_range(sample, dtype)

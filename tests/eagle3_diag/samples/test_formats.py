@@ -150,7 +150,7 @@ def test_states_are_views_of_the_mapped_file(tmp_path: Path) -> None:
         (builders.speculators(input_ids=torch.zeros(2, 6, dtype=torch.int64)), r"'input_ids' is int64 \[2, 6\]"),
         (builders.speculators(loss_mask=builders.mask(11)), r"'loss_mask' is int64 \[11\], expected 12 entries"),
         (builders.speculators(loss_mask=torch.full((LENGTH,), torch.nan)), "'loss_mask' is NaN or Inf"),
-        (builders.speculators(input_ids=builders.tokens(1)), "has 1 tokens"),
+        (builders.speculators(input_ids=builders.tokens(1)), "number of tokens is 1"),
         (builders.speculators(input_ids=[2**70]), "numbers beyond 64 bits"),
         (builders.speculators(input_ids="text"), "'input_ids' is str"),
         (builders.specforge(aux_hidden_state=torch.ones(1, LENGTH, 24, dtype=torch.int64)), "'aux_hidden_state' is int64"),

@@ -53,6 +53,20 @@ def test_each_file_once(tmp_path: Path) -> None:
     assert len(list(iter_samples(paths))) == 2
 
 
+def test_links_to_themselves_and_pipes_are_skipped_not_waited_for(tmp_path: Path) -> None:
+    fill(tmp_path, 1)
+    (tmp_path / "data_1.pt").symlink_to("data_1.pt")
+    (tmp_path / "data_2.safetensors").symlink_to("nowhere")
+    os.mkfifo(tmp_path / "data_3.pt")
+    stream = iter_samples([tmp_path])
+    assert [sample.name for sample in stream] == ["data_0.pt"]
+    assert [(each.path.name, word in each.reason) for each, word in zip(stream.skipped, ("cannot be read", "cannot be read", "pipe"), strict=True)] == [
+        ("data_1.pt", True),
+        ("data_2.safetensors", True),
+        ("data_3.pt", True),
+    ]
+
+
 def test_a_directory_is_listed_once_and_files_are_opened_one_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(tmp_path, 6)
     listed, opened = [], []
@@ -122,8 +136,11 @@ def test_empty_response(tmp_path: Path) -> None:
     path = builders.write(tmp_path / "data_0.pt", builders.speculators(loss_mask=builders.mask() * 0))
     with pytest.raises(InputError, match=r"data_0\.pt: the response is empty"):
         list(iter_samples([path]))
-    with pytest.raises(InputError, match="the response is empty"):
+    with pytest.raises(InputError, match=r"the sample has 12 tokens, --prompt-length is 99\); give a smaller one"):
         list(iter_samples([path], prompt_length=99))
+    labels = builders.write(tmp_path / "data_1.pt", builders.speculators(loss_mask=torch.where(builders.mask() > 0, builders.tokens(), -100)))
+    with pytest.raises(InputError, match=r"'loss_mask' is 4 times below zero, expected zeros and ones"):
+        list(iter_samples([labels]))
     assert len(list(iter_samples([path], prompt_length=3))) == 1
 
 
