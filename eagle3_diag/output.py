@@ -43,6 +43,16 @@ def check_writable(paths: Mapping[str, Path]) -> None:
             raise InputError(f"{option} {path}: {what} cannot be written to; name a file elsewhere")
 
 
+def check_apart(paths: Mapping[str, Path], inputs: Sequence[Path]) -> None:
+    """Raise InputError where a report would replace a file that the evaluation reads: a slip of the shell's completion costs weights."""
+    places = [each.resolve() for each in inputs]
+    for option, path in paths.items():
+        where = path.resolve()
+        read = where.name == "config.json" or where.suffix in (".safetensors", ".bin", ".pt", ".ckpt", ".gz", ".arrow")
+        if where.is_file() and (where in places or (read and any(where.is_relative_to(place) for place in places))):
+            raise InputError(f"{option} {path}: is one of the inputs and would be overwritten; name another file")
+
+
 def write_all(outputs: Sequence[Output]) -> None:
     """Write every file beside its place first, then move all into place: an error or an interruption leaves none half written.
 

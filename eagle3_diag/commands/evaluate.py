@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from eagle3_diag.commands.arguments import integer, positive
 from eagle3_diag.commands.torch_import import import_torch
 from eagle3_diag.errors import InputError
-from eagle3_diag.output import Output, check_writable, write_all
+from eagle3_diag.output import Output, check_apart, check_writable, write_all
 from eagle3_diag.progress import Progress, count_files
 
 if TYPE_CHECKING:
@@ -83,7 +83,9 @@ class EvaluateCommand:
         for name in ("html", "markdown", "speculation_profile"):
             if getattr(arguments, name) == "-":
                 raise InputError(f"--{name.replace('_', '-')} - is not possible; name a file (only --json can print)")
-        check_writable({f"--{name.replace('_', '-')}": path for name, path in files.items()})
+        by_option = {f"--{name.replace('_', '-')}": path for name, path in files.items()}
+        check_writable(by_option)
+        check_apart(by_option, [arguments.drafter, arguments.target, *arguments.samples])
         import_torch()
 
         from eagle3_diag.checkpoint import read_drafter

@@ -169,7 +169,7 @@ def test_an_unusable_sample_among_many_is_skipped_counted_and_named(copy: Pair, 
     assert samples["skipped"]["count"] == 1
     assert samples["skipped"]["files"][0]["name"].endswith("data_9.pt")
     assert evaluate(*copy.arguments()) == 0
-    assert "1 unusable files skipped" in capsys.readouterr().out
+    assert "1 unusable files skipped" in " ".join(capsys.readouterr().out.split())
     assert evaluate(*copy.arguments(), "--strict") == 2
     assert "data_9.pt" in capsys.readouterr().err
 
@@ -201,6 +201,29 @@ def test_a_reader_that_stops_early_is_no_error(pair: Pair) -> None:
         process.stdout.close()
         assert process.stderr.read() == b""
         assert process.wait(60) == 0
+
+
+def test_a_closed_stdout_is_no_error(pair: Pair) -> None:
+    command = [sys.executable, "-m", "eagle3_diag", "evaluate", *pair.arguments()]
+    done = subprocess.run(["sh", "-c", 'exec "$@" >&-', "sh", *command], cwd=ROOT, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("victim", ["samples", "drafter/config.json", "drafter/model.safetensors", "target/model.safetensors"])
+def test_a_report_never_replaces_an_input(copy: Pair, capsys: pytest.CaptureFixture[str], victim: str) -> None:
+    path = copy.sample_files[0] if victim == "samples" else copy.root / victim
+    before = path.read_bytes()
+    assert evaluate(*copy.arguments(), "--json", str(path)) == 2
+    assert "is one of the inputs" in capsys.readouterr().err
+    assert path.read_bytes() == before
+    assert evaluate(*copy.arguments(), "--quiet", "--json", str(copy.drafter / "speculation_profile.json")) == 0
+
+
+def test_values_beyond_the_dtype_end_the_run(copy: Pair, capsys: pytest.CaptureFixture[str]) -> None:
+    edit_samples(copy, lambda d: d["hidden_states"].__setitem__(-1, d["hidden_states"][-1] * 1e6))  # type: ignore[attr-defined,index]
+    assert evaluate(*copy.arguments(), "--dtype", "float16") == 2
+    assert "the most float16 computes with; use --dtype bfloat16 or float32" in capsys.readouterr().err
+    assert evaluate(*copy.arguments(), "--dtype", "float32") == 0
 
 
 def test_interrupt_exits_130_without_a_traceback_or_a_report(pair: Pair, tmp_path: Path) -> None:
