@@ -24,6 +24,9 @@ DEMO = ROOT / "eagle3_diag" / "demo"
 TORCH = ("torch==2.13.0", "safetensors>=0.4.3")
 CLI_NEEDS = ("packaging>=26.4", "pyyaml>=6.0.1", "rich>=14.3", "tomli>=2.0; python_version < '3.11'")
 LOCK_NEEDS = ("uv>=0.13", "docker>=7.1")
+# Inside an image of ours the tools and the environment are there: nothing is installed and nothing written.
+IN_IMAGE = sys.prefix == "/opt/tools" and Path("/etc/envspec").is_dir()
+REPORTS = ("json", "html", "markdown", "speculation-profile")
 
 nox.needs_version = ">=2025.5.1"
 nox.options.sessions = ["lint", "typecheck", "tests"]
@@ -89,36 +92,75 @@ def _envspec(session: nox.Session, *arguments: str, path: str | None = None) -> 
 
     No PYTHONPATH unless it is given: what is captured here inherits it.
     """
-    session.run("python", "-m", "envspec", *arguments, env={"PYTHONPATH": path} if path else None)
+    session.run(sys.executable if IN_IMAGE else "python", "-m", "envspec", *arguments, env={"PYTHONPATH": path} if path else None, external=IN_IMAGE)
 
 
-@nox.session(name="standalone-test")
+def _values(arguments: list[str], *names: str) -> list[str]:
+    """All values of `--NAME VALUE ...` and `--NAME=VALUE`; they stay in the arguments."""
+    found, name = [], None
+    for each in arguments:
+        if each.startswith("--"):
+            name, _, value = each.removeprefix("--").partition("=")
+            found += [value] if value and name in names else []
+        elif name in names:
+            found.append(each)
+    return found
+
+
+def _absolute(arguments: list[str], *names: str) -> list[str]:
+    """The arguments with the paths of these options made absolute: inside an image the working directory is another."""
+    out, name = [], None
+    for each in arguments:
+        if each.startswith("--"):
+            name, equals, value = each.removeprefix("--").partition("=")
+            each = f"--{name}={Path(value).absolute()}" if equals and name in names and value != "-" else each
+        elif name in names and each != "-":
+            each = str(Path(each).absolute())
+        out.append(each)
+    return out
+
+
+@nox.session(name="standalone-test", venv_backend="none" if IN_IMAGE else None)
 def standalone_test(session: nox.Session) -> None:
     """Evaluate a drafter against its target from stored samples; the shipped demo when none is named.
 
-    -- [--python PATH] [--script FILE ...] [--no-preflight] [arguments of `eagle3-diag evaluate`]
+    -- [--image IMAGE | --python PATH] [--script FILE ...] [--no-preflight] [arguments of `eagle3-diag evaluate`]
     """
     arguments = list(session.posargs)
-    chosen, preflight = _option(arguments, "--python"), not _flag(arguments, "--no-preflight")
+    image, chosen, preflight = _option(arguments, "--image"), _option(arguments, "--python"), not _flag(arguments, "--no-preflight")
+    if image and (chosen or IN_IMAGE):
+        session.error("--image takes the image's own environment: it goes neither with --python nor inside an image")
     scripts = []
     while (script := _option(arguments, "--script")) is not None:
         scripts.append(script)
-    session.install("-q", *CLI_NEEDS)
-    python = chosen or _interpreter_with_torch()
-    if python is None:
+    if not IN_IMAGE:
+        session.install("-q", *CLI_NEEDS, *(["docker>=7.1"] if image else []))
+    python = chosen or (None if image else _interpreter_with_torch())
+    if python is None and not image:
         if not _has_torch(session.virtualenv.bin + "/python"):
             session.log(f"No torch found here; making an environment with its own: {_download_size(session, *TORCH)} to download")
             session.install(*TORCH)
         python = session.virtualenv.bin + "/python"
     if preflight:
         # The very interpreter that will run, before any weight is read: stops here with the finding when something is missing.
-        _envspec(session, "preflight", str(ROOT / "eagle3_diag" / "evaluate.py"), *scripts, "--on", f"local:{python}", path=str(ROOT))
-    if "--drafter" not in " ".join(arguments):
+        # An image does not hold this checkout: as a module, the package's own files are taken from here.
+        ours = ["-m", "eagle3_diag.evaluate"] if image else [str(ROOT / "eagle3_diag" / "evaluate.py")]
+        _envspec(session, "preflight", *ours, *scripts, "--on", f"image:{image}" if image else f"local:{python}", path=str(ROOT))
+    if not _values(arguments, "drafter"):
         arguments += ["--drafter", str(DEMO / "drafter"), "--target", str(DEMO / "target"), "--samples", str(DEMO / "samples")]
-    for name in ("json", "html"):
-        if not any(a == f"--{name}" or a.startswith(f"--{name}=") for a in arguments):
-            arguments += [f"--{name}", str(ROOT / f"report.{name}")]
-    session.run(python, "-m", "eagle3_diag", "evaluate", *arguments, env={"PYTHONPATH": str(ROOT)}, external=True)
+    for name in () if IN_IMAGE else ("json", "html"):
+        if not _values(arguments, name):
+            folder = ROOT / "build" / "standalone-test" if image else ROOT  # the directory that an image may write into
+            folder.mkdir(parents=True, exist_ok=True)
+            arguments += [f"--{name}", str(folder / f"report.{name}")]
+    if not image:
+        session.run(str(python), "-m", "eagle3_diag", "evaluate", *arguments, env={"PYTHONPATH": str(ROOT)}, external=True)
+        return
+    arguments = _absolute(arguments, "drafter", "target", "samples", *REPORTS)
+    reads = [str(ROOT / "eagle3_diag"), *_values(arguments, "drafter", "target", "samples")]
+    writes = [str(Path(each).parent) for each in _values(arguments, *REPORTS) if each != "-"]
+    mounts = [*(f"--read={each}" for each in reads), *(f"--write={each}" for each in writes)]
+    _envspec(session, "images", "run", image, *mounts, "--env", f"PYTHONPATH={ROOT}", "--", "python3", "-m", "eagle3_diag", "evaluate", *arguments)
 
 
 def _install_project(session: nox.Session, *groups: str) -> None:

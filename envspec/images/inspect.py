@@ -17,7 +17,7 @@ from envspec.images import labels
 from envspec.images.digest import Entry, entries_of_tar
 from envspec.probe import SECRET_NAME
 
-__all__ = ["READ_TIMEOUT", "ImageContent", "ImageFacts", "inspect", "labels_of", "read_content", "stopped"]
+__all__ = ["READ_TIMEOUT", "ImageContent", "ImageFacts", "inspect", "read_content", "read_record", "stopped"]
 
 READ_TIMEOUT: Final = 900.0
 """Seconds that the engine may be silent: it prepares an export of tens of GB before it sends the first byte."""
@@ -121,9 +121,10 @@ def read_content(client: Any, facts: ImageFacts) -> ImageContent:
     return ImageContent(files=files, records=records)
 
 
-def labels_of(facts: ImageFacts) -> dict[str, str]:
-    """The labels of the build that hold digests, by name."""
-    return {name: facts.labels[name] for name in labels.DIGESTS if facts.labels.get(name)}
+def read_record(client: Any, facts: ImageFacts, path: str) -> bytes | None:
+    """One file of an image; None where there is no regular file of this path."""
+    with stopped(client, facts.id, labels={"envspec": "inspect"}) as container:
+        return _file(container, path)
 
 
 def _of_image(path: str) -> bool:
