@@ -45,7 +45,7 @@ def check_writable(paths: Mapping[str, Path]) -> None:
 
 def check_apart(paths: Mapping[str, Path], inputs: Sequence[Path]) -> None:
     """Raise InputError where a report would replace a file that the evaluation reads: a slip of the shell's completion costs weights."""
-    places = [each.resolve() for each in inputs]
+    places = [each.resolve() for each in inputs] if paths else []
     for option, path in paths.items():
         where = path.resolve()
         read = where.name == "config.json" or where.suffix in (".safetensors", ".bin", ".pt", ".ckpt", ".gz", ".arrow")
