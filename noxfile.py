@@ -146,7 +146,8 @@ def standalone_test(session: nox.Session) -> None:
         # An image does not hold this checkout: as a module, the package's own files are taken from here.
         ours = ["-m", "eagle3_diag.evaluate"] if image else [str(ROOT / "eagle3_diag" / "evaluate.py")]
         _envspec(session, "preflight", *ours, *scripts, "--on", f"image:{image}" if image else f"local:{python}", path=str(ROOT))
-    if not _values(arguments, "drafter"):
+    # The demo whole or not at all: its samples added to somebody's own would give a figure of neither.
+    if not _values(arguments, "drafter", "target", "samples"):
         arguments += ["--drafter", str(DEMO / "drafter"), "--target", str(DEMO / "target"), "--samples", str(DEMO / "samples")]
     for name in () if IN_IMAGE else ("json", "html"):
         if not _values(arguments, name):
