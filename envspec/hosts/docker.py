@@ -29,7 +29,7 @@ from envspec.hosts import wire
 from envspec.hosts.interface import CaptureOptions, Host, find_python, last_line, probe_source
 from envspec.snapshot import Container, Image, Section, Snapshot
 
-__all__ = ["ContainerHost", "ImageHost"]
+__all__ = ["ContainerHost", "ImageHost", "close_stream"]
 
 _REFERENCE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:/@-]{0,254}")
 _STOP = "import sys;exec(sys.stdin.read(%d))"
@@ -163,7 +163,7 @@ class ContainerHost(_EngineHost):
             try:
                 frame, said_now = self.talk(stream, payload, token, timeout)
             finally:
-                _close(stream)
+                close_stream(stream)
             if frame is not None:
                 return self.open_frame(frame)
             said = said or said_now
@@ -227,7 +227,7 @@ class ImageHost(_EngineHost):
                 if frame is not None:
                     return (self.open_frame(frame),)
             finally:
-                _close(stream)
+                close_stream(stream)
                 with contextlib.suppress(Exception):
                     container.remove(force=True, v=True)
         return None
@@ -343,7 +343,7 @@ def _explained(error: Exception) -> str:
     return wire.clean(str(getattr(error, "explanation", None) or error)) or type(error).__name__
 
 
-def _close(stream: Any) -> None:
+def close_stream(stream: Any) -> None:
     """Close an attached stream, the socket below it and the response that keeps both."""
     for part in (stream, getattr(stream, "_sock", None), getattr(stream, "_response", None)):
         if part is not None:

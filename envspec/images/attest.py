@@ -29,9 +29,12 @@ def statement(facts: ImageFacts, builder: str) -> dict[str, Any]:
         _resource("base", said.get(labels.BASE_DIGEST), uri=f"oci:{base}" if base else None),
         _resource("lock", said.get(labels.LOCK_DIGEST), path=labels.LOCK),
     ]
-    if said.get(_OCI + "revision"):
-        source = {"name": "recipe", "digest": {"gitCommit": said[_OCI + "revision"]}}
-        dependencies.append({**source, "uri": said[_OCI + "source"]} if said.get(_OCI + "source") else source)
+    commit, _, changed = said.get(_OCI + "revision", "").partition("-")
+    if commit:
+        recipe: dict[str, Any] = {"name": "recipe", "digest": {"gitCommit": commit}}
+        if changed:
+            recipe["annotations"] = {"uncommittedChanges": True}
+        dependencies.append({**recipe, "uri": said[_OCI + "source"]} if said.get(_OCI + "source") else recipe)
     subjects = [{"name": facts.name, "digest": _digest(facts.id)}]
     subjects += [{"name": name, "digest": _digest(digest)} for name, _, digest in (text.partition("@") for text in facts.repo_digests)]
     return {

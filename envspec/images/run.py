@@ -12,10 +12,11 @@ from typing import Any, Final
 from envspec.compare import LabelledSnapshot, compare
 from envspec.errors import UsageError
 from envspec.findings import Finding
+from envspec.hosts.docker import close_stream
 from envspec.images import labels
 from envspec.snapshot import Snapshot
 
-__all__ = ["Mounts", "driver_faults", "has_driver", "run", "sandbox"]
+__all__ = ["Mounts", "driver_faults", "execute", "has_driver", "run", "sandbox"]
 
 _ITS_OWN: Final = frozenset({"bin", "dev", "etc", "lib", "lib64", "proc", "sbin", "sys", "usr"})
 _ABOVE: Final = frozenset({"/", "/opt", "/run", "/tmp", "/var"})
@@ -97,18 +98,37 @@ def sandbox(client: Any, image: str, command: Sequence[str], *, mounts: Mounts =
 def run(client: Any, image: str, command: Sequence[str], out: Callable[[bytes], object], err: Callable[[bytes], object], *, mounts: Mounts, gpus: bool, variables: Mapping[str, str]) -> int:
     """Run a command as the calling user and pass on what it prints; its exit code. An interrupt ends and removes it."""
     with sandbox(client, image, command, mounts=mounts, gpus=gpus, user=f"{os.getuid()}:{os.getgid()}", variables=variables) as container:
-        stream = container.attach(stdout=True, stderr=True, stream=True, demux=True)
+        stream = container.attach_socket(params={"stdout": 1, "stderr": 1, "stream": 1})
         try:
-            container.start()
-        except Exception as error:
-            reason = str(getattr(error, "explanation", None) or error)
-            raise UsageError(f"{image}: {command[0]} cannot be started in it ({' '.join(reason.split())[:300]})") from error
-        for stdout, stderr in stream:
-            if stdout:
-                out(stdout)
-            if stderr:
-                err(stderr)
+            try:
+                container.start()
+            except Exception as error:
+                reason = str(getattr(error, "explanation", None) or error)
+                raise UsageError(f"{image}: {command[0]} cannot be started in it ({' '.join(reason.split())[:300]})") from error
+            follow(stream, out, err)
+        finally:
+            close_stream(stream)
         return int(container.wait()["StatusCode"])
+
+
+def execute(container: Any, command: Sequence[str]) -> tuple[int, bytes]:
+    """Run a command in a running container; its exit code and what it wrote to stderr."""
+    api, errors = container.client.api, bytearray()
+    made = api.exec_create(container.id, list(command))
+    stream = api.exec_start(made["Id"], socket=True)
+    try:
+        follow(stream, lambda data: None, errors.extend)
+    finally:
+        close_stream(stream)
+    return int(api.exec_inspect(made["Id"])["ExitCode"]), bytes(errors)
+
+
+def follow(stream: Any, out: Callable[[bytes], object], err: Callable[[bytes], object]) -> None:
+    """Pass on an attached stream until it ends."""
+    from docker.utils.socket import STDERR, frames_iter
+
+    for kind, data in frames_iter(stream, tty=False):
+        (err if kind == STDERR else out)(data)
 
 
 # The driver.

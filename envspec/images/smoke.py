@@ -10,7 +10,7 @@ from typing import Any, Final, Literal
 from envspec.findings import Counts, Finding, HostStatus, Report
 from envspec.hosts import wire
 from envspec.images.inspect import ImageFacts
-from envspec.images.run import sandbox
+from envspec.images.run import execute, sandbox
 from envspec.rules import finding
 from envspec.stacks import SmokeImport
 
@@ -64,9 +64,9 @@ def smoke(client: Any, facts: ImageFacts, label: str, imports: Sequence[SmokeImp
 
 def _python(container: Any, *arguments: str) -> tuple[int, str]:
     """Exit code, and the last line on stderr that is not indented (of a traceback: the exception)."""
-    code, (_, stderr) = container.exec_run(["python3", *arguments], demux=True)
-    lines = [line for line in (stderr or b"").decode("utf-8", "replace").splitlines() if line.strip() and not line[0].isspace()]
-    return int(code), lines[-1] if lines else ""
+    code, stderr = execute(container, ["python3", *arguments])
+    lines = [line for line in stderr.decode("utf-8", "replace").splitlines() if line.strip() and not line[0].isspace()]
+    return code, lines[-1] if lines else ""
 
 
 def smoke_report(runs: Sequence[SmokeRun]) -> Report:
