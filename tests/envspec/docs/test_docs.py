@@ -105,7 +105,9 @@ def test_a_documented_command_prints_what_the_page_shows(example: Example, place
 
 def test_the_pages_hold_examples_of_every_command() -> None:
     shown = {shlex.split(command)[1] for example in examples() for command, _ in example.commands}
-    assert shown == {command.name for command in COMMANDS}
+    # These need a registry or a container engine: their pages, without output that could be compared, are those of the images.
+    elsewhere = {command.name for command in COMMANDS if command.name in ("lock", "export") or command.name.startswith("images ")}
+    assert shown == {command.name for command in COMMANDS} - elsewhere
 
 
 def test_every_flag_and_format_in_the_pages_exists() -> None:
