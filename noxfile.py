@@ -173,7 +173,7 @@ def tests(session: nox.Session) -> None:
     """Everything CI runs. -- ARGS go to pytest (paths, -k, -m slow, ...)."""
     session.install("-q", *TORCH)
     _install_project(session, "test")
-    session.run("pytest", *(session.posargs or ["-m", "not slow and not gpu and not peers", "-n", "2", "--dist", "loadfile"]), env={"OMP_NUM_THREADS": "1"})
+    session.run("pytest", *(session.posargs or ["-m", "not slow and not gpu and not peers and not docker", "-n", "2", "--dist", "loadfile"]), env={"OMP_NUM_THREADS": "1"})
 
 
 @nox.session
@@ -287,7 +287,7 @@ def minimums(session: nox.Session) -> None:
     session.run("uv", "pip", "compile", "-q", *asked, "pyproject.toml", "-o", pins, silent=True)
     session.install("-q", "-r", pins)
     session.install("-q", "--no-deps", "-e", ".")
-    session.run("pytest", *(session.posargs or ["-m", "not slow and not gpu and not peers", "-n", "2", "--dist", "loadfile"]), env={"OMP_NUM_THREADS": "1"})
+    session.run("pytest", *(session.posargs or ["-m", "not slow and not gpu and not peers and not docker", "-n", "2", "--dist", "loadfile"]), env={"OMP_NUM_THREADS": "1"})
 
 
 def _images(session: nox.Session, command: str, *arguments: str) -> None:
