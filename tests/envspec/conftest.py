@@ -81,7 +81,8 @@ def ssh_server() -> Iterator[SshServer]:
     folder = Path(tempfile.mkdtemp(prefix="envspec-ssh-", dir="/tmp"))
     folder.chmod(0o755)
     me = pwd.getpwuid(os.geteuid()).pw_name
-    accounts = {"gpu-a": "envspec-test-a", "gpu-b": "envspec-test-b"} if root else {"gpu-a": me, "gpu-b": me}
+    # Names of this process alone: several test processes may run at once.
+    accounts = {"gpu-a": f"envspec-{os.getpid()}a", "gpu-b": f"envspec-{os.getpid()}b"} if root else {"gpu-a": me, "gpu-b": me}
     homes: dict[str, Path] = {}
     created = []
     process = mute = None

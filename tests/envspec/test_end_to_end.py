@@ -465,7 +465,11 @@ def test_a_terminal_gets_colour_its_width_and_a_sign_of_life(world: World) -> No
 def test_an_interrupt_ends_the_command_at_once_and_leaves_nothing_behind(world: World, ssh_server: SshServer) -> None:
     env = {**python_env(), "ENVSPEC_SSH": ssh_server.command}
     command = [*ENVSPEC, "diff", "local:same", "hang:~/env one", "--timeout", "90"]
-    process = subprocess.Popen(command, cwd=world.folder, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    # A shell's background job ignores interrupts and hands that on; the command under test must not inherit it.
+    listening = lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)  # noqa: E731
+    process = subprocess.Popen(
+        command, cwd=world.folder, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=listening
+    )
     config = shlex.split(ssh_server.command)[-1]
 
     def waiting() -> list[str]:
