@@ -224,6 +224,7 @@ def _rows(
     rows: list[Row] = []
     total = matched = differed = unread = 0
     samples = [by_label[group.hosts[0]] for group in groups]
+    led = next((i for i, group in enumerate(groups) if group.reference), 0)
     for key in sorted(keys, key=lambda item: (_ORDER.index(item[0]), item[1])):
         unknown = any(key not in tables[host.label] and not _known(host, key) for host in samples)
         different = key in about  # the checks decide; a value that one host does not tell is no difference
@@ -234,7 +235,7 @@ def _rows(
             matched += not different and not unknown
         if not different:
             continue
-        cells = _cells(key, columns, samples, tables, pins)
+        cells = _cells(key, columns, samples, tables, pins, led)
         findings = about.get(key, [])
         counting = [item for item in findings if item.counts] or findings
         rows.append(
@@ -273,7 +274,9 @@ def _cells(
     samples: Sequence[Host],
     tables: Mapping[str, Mapping[Key, Fact]],
     pins: Mapping[str, Mapping[Key, str]],
+    led: int,
 ) -> tuple[Cell, ...]:
+    """A row's cells; without a lock, what the group at index ``led`` has (or lacks) is what the others are held against."""
     texts = [tables[host.label][key].text if key in tables[host.label] else None for host in samples]
     facts = [tables[host.label].get(key) for host in samples]
     # Equal texts of different things are told apart by their content.
@@ -286,7 +289,7 @@ def _cells(
         text = " | ".join(values) if values else None
         expected = expected or text
         cells.append(Cell(state="same" if text else "unlisted", text=text))
-    reference = next((fact for fact in facts if fact is not None), None) if not columns else None
+    reference = facts[led] if not columns and facts else None
     for host, text, fact in zip(samples, texts, facts, strict=True):
         if fact is None:
             cells.append(Cell(state="absent" if _known(host, key) else "unknown"))

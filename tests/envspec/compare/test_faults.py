@@ -1146,3 +1146,16 @@ def test_equal_hosts_have_no_findings() -> None:
     assert report.rows == ()
     assert [group.hosts for group in report.groups] == [("a", "b")]
     assert report.counts.matched == report.counts.packages == 3
+
+
+@pytest.mark.parametrize(("chosen", "states"), [("a", ["same", "different"]), ("b", ["different", "same"])])
+def test_cells_are_held_against_the_reference_wherever_it_stands(chosen: str, states: list[str]) -> None:
+    report = compare([host(gpu_host("a", dist("numpy", "2.0.0"))), host(gpu_host("b", dist("numpy", "2.1.0")))], reference=chosen)
+    (row,) = [row for row in report.rows if row.key == "numpy"]
+    assert [cell.state for cell in row.cells] == states
+
+
+def test_what_the_reference_lacks_is_different_elsewhere() -> None:
+    report = compare([host(gpu_host("a")), host(gpu_host("b", dist("numpy", "2.1.0")))], reference="a")
+    (row,) = [row for row in report.rows if row.key == "numpy"]
+    assert [(cell.state, cell.text) for cell in row.cells] == [("absent", None), ("different", "2.1.0")]
