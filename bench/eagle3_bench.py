@@ -80,8 +80,7 @@ def make_pair(directory: Path, shape: dict[str, int], dtype: torch.dtype) -> Non
                                "verifier": {"name_or_path": str(directory / "target"), "architectures": ["LlamaForCausalLM"]}},
         "transformer_layer_config": layer,
     }  # fmt: skip
-    stride = v // d
-    ids = torch.arange(d) * stride
+    ids = torch.arange(d)  # the most frequent tokens have the lowest ids in a BPE vocabulary
     t2d = torch.zeros(v, dtype=torch.bool)
     t2d[ids] = True
     zero_o, zero_down = torch.zeros(h, q, dtype=dtype), torch.zeros(h, inter, dtype=dtype)

@@ -14,10 +14,9 @@ import torch
 _SLICE = 1 << 24
 
 
-def _slices(weight_VH: torch.Tensor, rows: int, hidden_dtype: torch.dtype) -> Iterator[tuple[int, int]]:
-    size, width = weight_VH.shape
-    converted = weight_VH.dtype != hidden_dtype
-    step = max(256, min(_SLICE // max(rows, 1), _SLICE // width if converted else size))
+def _slices(size: int, width: int, rows: int, *, copied: bool) -> Iterator[tuple[int, int]]:
+    """Ranges of the vocabulary; narrower where a slice of the weight is copied (converted or gathered) before it is multiplied."""
+    step = max(256, min(_SLICE // max(rows, 1), _SLICE // width if copied else size))
     for start in range(0, size, step):
         yield start, min(start + step, size)
 
@@ -33,10 +32,11 @@ def argmax(hidden_RH: torch.Tensor, weight_VH: torch.Tensor, ids_V: torch.Tensor
     With ``ids_V`` (int64 rows of the weight, ascending) only those rows compete, and the answer counts within them.
     The first of equal logits wins, as with ``torch.argmax`` over the whole row.
     """
-    view_VH = weight_VH if ids_V is None else weight_VH[:1].expand(ids_V.shape[0], -1)
+    size = weight_VH.shape[0] if ids_V is None else ids_V.shape[0]
+    copied = ids_V is not None or weight_VH.dtype != hidden_RH.dtype
     best_R = torch.full((hidden_RH.shape[0],), -torch.inf, device=hidden_RH.device, dtype=hidden_RH.dtype)
     index_R = torch.zeros(hidden_RH.shape[0], dtype=torch.int64, device=hidden_RH.device)
-    for start, stop in _slices(view_VH, hidden_RH.shape[0], hidden_RH.dtype):
+    for start, stop in _slices(size, weight_VH.shape[1], hidden_RH.shape[0], copied=copied):
         value_R, at_R = _logits(hidden_RH, weight_VH, ids_V, start, stop).max(dim=-1)
         better_R = value_R > best_R
         best_R = torch.where(better_R, value_R, best_R)
@@ -60,7 +60,7 @@ def log_probability(
     rows = hidden_RH.shape[0]
     total_R = torch.full((rows,), -torch.inf, dtype=torch.float64, device=hidden_RH.device)
     picked_R = torch.full((rows,), -torch.inf, dtype=torch.float64, device=hidden_RH.device)
-    for start, stop in _slices(weight_VH, rows, hidden_RH.dtype):
+    for start, stop in _slices(weight_VH.shape[0], weight_VH.shape[1], rows, copied=weight_VH.dtype != hidden_RH.dtype):
         logits_RC = _logits(hidden_RH, weight_VH, None, start, stop).to(torch.float32) * scale
         if softcap is not None:
             logits_RC = softcap * torch.tanh(logits_RC / softcap)
