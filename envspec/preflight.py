@@ -518,6 +518,8 @@ class _Judge:
             cause = f"it is there, but {fact.modules[-1] if fact.modules else wanted} fails to import ({place}): {cause}"
             subject = module or item.module
         layout = layout_of(item.module) if fact.kind in ("submodule", "not-a-package", "name") else None
+        if layout is not None and self.has_layout(layout.distribution, layout.since):
+            layout = None  # the version here is new enough: the layout is not what is wrong
         sources = self.sources(item, wanted, missing) if code not in ("EP113", "EP105") else []
         extra = ""
         if layout is not None:
@@ -539,6 +541,16 @@ class _Judge:
         yield self.placed(code, item, subject, what, conditional, guarded, evidence,
                           fix=self.fix(code, module, sources, layout.distribution if layout else None,
                                        layout.since if layout else None))  # fmt: skip
+
+    def has_layout(self, distribution: str, since: str) -> bool:
+        """Whether the host's version of a distribution is ``since`` or newer; False where it has none or an odd one."""
+        owners = (known.owner for known in self.facts.modules.values() if known.owner is not None)
+        installed = next((owner[1] for owner in owners if canonicalize_name(owner[0]) == canonicalize_name(distribution)), None)
+        installed = installed or self.host.facts.distributions.get(canonicalize_name(distribution))
+        try:
+            return installed is not None and Version(installed) >= Version(since)
+        except InvalidVersion:
+            return False
 
     @property
     def version(self) -> tuple[int, int]:

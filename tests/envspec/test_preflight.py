@@ -115,6 +115,13 @@ class TestMotivatingScript:
         (found,) = judge([script], [old], [lock_of(tmp_path, "speculators==0.9.0\n")])
         assert found.fix == "python3 -m pip install speculators==0.9.0"
 
+    def test_a_version_with_the_layout_is_not_told_to_get_it(self, tmp_path: Path, script: ScriptImports) -> None:
+        files = dict.fromkeys(SPECULATORS["0.9.0"], "")  # the module is there, the name is not
+        (found, *_) = judge([script], [on(install(tmp_path / "new", "speculators", "0.9.0", files), script)])
+        assert found.code == "EP104"
+        assert "before speculators" not in found.what
+        assert "0.3.0" not in (found.fix or "")
+
     def test_where_it_runs(self, tmp_path: Path, script: ScriptImports) -> None:
         new = on(install(tmp_path / "new", "speculators", "0.9.0", SPECULATORS["0.9.0"]), script)
         assert judge([script], [new], [lock_of(tmp_path, "speculators==0.9.0\n")]) == []
