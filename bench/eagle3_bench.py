@@ -46,7 +46,7 @@ SHAPES: dict[str, dict[str, int]] = {
 }
 SURVIVAL = 0.75
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-SAMPLES_IN_WALK = 16
+SAMPLES_IN_WALK = 64
 CLOCKS: dict[str, Callable[[], float]] = {"wall": time.perf_counter, "cpu": time.process_time}
 clock = time.perf_counter
 
@@ -193,7 +193,7 @@ def part_serving(pair: Path, shape: dict[str, int], dtype: torch.dtype, repeats:
     samples = make_samples(pair, shape, dtype, SAMPLES_IN_WALK)
     _ours(pair, shape, dtype, samples[:1], only_serving=True, serving_mode="sampled-argmax")
     seconds, run = _ours(pair, shape, dtype, samples, only_serving=True, serving_mode="sampled-argmax")
-    greedy, run_greedy = _ours(pair, shape, dtype, samples[: len(samples) // 2], only_serving=True, serving_mode="greedy")
+    greedy, run_greedy = _ours(pair, shape, dtype, samples[: len(samples) // 4], only_serving=True, serving_mode="greedy")
     full = _ours(pair, shape, dtype, samples[:2], labels="draft-vocab", serving_mode="sampled-argmax")[1]
     first = _ours(pair, shape, dtype, samples[:2], only_serving=True, serving_mode="sampled-argmax")[1]
     same = (full.serving.drafts, full.serving.accepted_per_position) == (first.serving.drafts, first.serving.accepted_per_position)

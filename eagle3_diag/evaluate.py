@@ -59,7 +59,7 @@ class Options:
     max_rows: int | None = None
     trainer: str | None = None
     seed: int = 0
-    pool: int = 32
+    pool: int = 64
 
 
 @dataclass(frozen=True, kw_only=True)
