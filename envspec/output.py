@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TextIO
 
 from envspec.errors import UsageError
+from envspec.files import write_whole
 from envspec.findings import FailOn, Report
 from envspec.report import RENDERERS, View, render, view_of
 from envspec.report.escape import plain
@@ -105,16 +105,6 @@ def write_atomically(path: Path, text: str) -> None:
         UsageError: it cannot be written.
     """
     try:
-        handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                file.write(text)
-            umask = os.umask(0)
-            os.umask(umask)
-            Path(temporary).chmod(0o666 & ~umask)
-            Path(temporary).replace(path)
-        except BaseException:
-            Path(temporary).unlink()
-            raise
+        write_whole(path, text)
     except OSError as error:
         raise UsageError(f"cannot write {path}: {error.strerror or error}") from error

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import fnmatch
 import json
-import os
-import tempfile
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import date
@@ -17,6 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from envspec.errors import UsageError
+from envspec.files import write_whole
 from envspec.findings import Finding, Location, sort_findings
 from envspec.rules import FAMILIES, finding
 from envspec.spec import Ignore, Spec
@@ -65,15 +64,7 @@ def save_baseline(findings: Iterable[Finding], path: str | Path) -> None:
     }
     text = json.dumps({"schema": BASELINE_SCHEMA, "accepted": accepted}, indent=1, sort_keys=True) + "\n"
     try:
-        handle, temporary = tempfile.mkstemp(prefix=f".{place.name}.", dir=place.parent)
-        try:
-            with os.fdopen(handle, "w", encoding="ascii") as file:
-                file.write(text)
-            Path(temporary).chmod(0o644)
-            Path(temporary).replace(place)
-        except BaseException:
-            Path(temporary).unlink(missing_ok=True)
-            raise
+        write_whole(place, text)
     except OSError as error:
         raise UsageError(f"cannot write the baseline {place}: {error.strerror or error}") from error
 

@@ -18,7 +18,6 @@ import hashlib
 import json
 import os
 import re
-import tempfile
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
@@ -27,6 +26,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from envspec.errors import UsageError
+from envspec.files import write_whole
 
 __all__ = [
     "SCHEMA",
@@ -662,17 +662,7 @@ def save(snapshot: Snapshot, path: str | os.PathLike[str]) -> None:
     target = Path(path)
     text = json.dumps(snapshot.to_dict(), sort_keys=True, indent=1, ensure_ascii=True) + "\n"
     try:
-        handle, temporary = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
-        try:
-            with os.fdopen(handle, "w", encoding="ascii") as file:
-                file.write(text)
-            umask = os.umask(0)
-            os.umask(umask)
-            Path(temporary).chmod(0o666 & ~umask)
-            Path(temporary).replace(target)
-        except BaseException:
-            Path(temporary).unlink()
-            raise
+        write_whole(target, text)
     except OSError as error:
         raise SnapshotError(f"cannot write the snapshot {target}: {error.strerror or error}") from error
 
