@@ -2177,6 +2177,15 @@ def near(name: str, names: Iterable[str], count: int = 3) -> List[str]:
     return difflib.get_close_matches(name, sorted(names), n=count, cutoff=0.75)
 
 
+def _metadata(entry: str) -> List[str]:
+    """Names of the metadata directories (or files) at a path entry; leftovers of an interrupted uninstall are left out."""
+    try:
+        listed = sorted(os.listdir(entry))
+    except OSError:
+        return []
+    return [item for item in listed if item.endswith((".dist-info", ".egg-info")) and not item.startswith("~")]
+
+
 def owners(finder: Finder, origins: Iterable[str]) -> Dict[str, Tuple[str, str]]:
     """The distribution (name, version) whose RECORD or file list holds each path; paths nobody owns are left out."""
     wanted: Dict[str, Dict[str, str]] = {}
@@ -2187,13 +2196,7 @@ def owners(finder: Finder, origins: Iterable[str]) -> Dict[str, Tuple[str, str]]
                 wanted.setdefault(entry, {})[origin[len(prefix) :].replace(os.sep, "/")] = origin
     result: Dict[str, Tuple[str, str]] = {}
     for entry, relative in wanted.items():
-        try:
-            listed = sorted(os.listdir(entry))
-        except OSError:
-            continue
-        for item in listed:
-            if item.startswith("~") or not item.endswith((".dist-info", ".egg-info")):
-                continue
+        for item in _metadata(entry):
             base = os.path.join(entry, item)
             text = ""
             for name in ("RECORD", "installed-files.txt", "SOURCES.txt", "top_level.txt"):
@@ -2444,13 +2447,7 @@ def _versions(finder: Finder, names: Sequence[str]) -> Dict[str, Optional[str]]:
     wanted = {re.sub(r"[-_.]+", "-", name).lower() for name in names}
     result: Dict[str, Optional[str]] = dict.fromkeys(wanted)
     for entry in finder.path if wanted else ():
-        try:
-            listed = sorted(os.listdir(entry))
-        except OSError:
-            continue
-        for item in listed:
-            if item.startswith("~") or not item.endswith((".dist-info", ".egg-info")):
-                continue
+        for item in _metadata(entry):
             name = re.sub(r"[-_.]+", "-", item.rsplit(".", 1)[0].split("-")[0]).lower()
             if name in wanted and result[name] is None:
                 result[name] = _identity(os.path.join(entry, item), item)[1]
