@@ -26,6 +26,8 @@ CLI_NEEDS = ("packaging>=26.4", "pyyaml>=6.0.1", "rich>=14.3", "tomli>=2.0; pyth
 LOCK_NEEDS = ("uv>=0.13", "docker>=7.1")
 # Inside an image of ours the tools and the environment are there: nothing is installed and nothing written.
 IN_IMAGE = sys.prefix == "/opt/tools" and Path("/etc/envspec").is_dir()
+# What CI runs: all but what needs a GPU, minutes, the real peers or a container engine.
+IN_CI = ["-m", "not slow and not gpu and not peers and not docker", "-n", "2", "--dist", "loadfile"]
 REPORTS = ("json", "html", "markdown", "speculation-profile")
 
 nox.needs_version = ">=2025.5.1"
@@ -173,7 +175,7 @@ def tests(session: nox.Session) -> None:
     """Everything CI runs. -- ARGS go to pytest (paths, -k, -m slow, ...)."""
     session.install("-q", *TORCH)
     _install_project(session, "test")
-    session.run("pytest", *(session.posargs or ["-m", "not slow and not gpu and not peers and not docker", "-n", "2", "--dist", "loadfile"]), env={"OMP_NUM_THREADS": "1"})
+    session.run("pytest", *(session.posargs or IN_CI), env={"OMP_NUM_THREADS": "1"})
 
 
 @nox.session
@@ -287,12 +289,18 @@ def minimums(session: nox.Session) -> None:
     session.run("uv", "pip", "compile", "-q", *asked, "pyproject.toml", "-o", pins, silent=True)
     session.install("-q", "-r", pins)
     session.install("-q", "--no-deps", "-e", ".")
-    session.run("pytest", *(session.posargs or ["-m", "not slow and not gpu and not peers and not docker", "-n", "2", "--dist", "loadfile"]), env={"OMP_NUM_THREADS": "1"})
+    session.run("pytest", *(session.posargs or IN_CI), env={"OMP_NUM_THREADS": "1"})
 
 
 def _images(session: nox.Session, command: str, *arguments: str) -> None:
     session.install("-q", *CLI_NEEDS, *LOCK_NEEDS, "docker>=7.1")
     _envspec(session, "images", command, *arguments)
+
+
+def _named_images(session: nox.Session) -> list[str]:
+    """The arguments, before them the default stack's images where none is named."""
+    named = [each for each in session.posargs if not each.startswith("-")]
+    return [*([] if named else ["sglang-train", "sglang-infer"]), *session.posargs]
 
 
 @nox.session
@@ -316,8 +324,7 @@ def bootstrap_base(session: nox.Session) -> None:
 @nox.session(name="verify-images")
 def verify_images(session: nox.Session) -> None:
     """Prove that images hold one environment, or say where they differ: -- [TRAIN INFER] [arguments of `envspec images verify`]."""
-    named = [each for each in session.posargs if not each.startswith("-")]
-    _images(session, "verify", *([] if named else ["sglang-train", "sglang-infer"]), *session.posargs)
+    _images(session, "verify", *_named_images(session))
 
 
 @nox.session
@@ -329,5 +336,4 @@ def attest(session: nox.Session) -> None:
 @nox.session
 def smoke(session: nox.Session) -> None:
     """Import in each image what its stack lists: -- [IMAGE ...] [arguments of `envspec images smoke`]."""
-    named = [each for each in session.posargs if not each.startswith("-")]
-    _images(session, "smoke", *([] if named else ["sglang-train", "sglang-infer"]), *session.posargs)
+    _images(session, "smoke", *_named_images(session))
