@@ -157,24 +157,35 @@ class StepCounts:
         self.at_risk = [a + b for a, b in zip(self.at_risk, other.at_risk, strict=True)]
 
 
-def step_counts(drafts_RK: torch.Tensor, rows_R: torch.Tensor, labels_N: torch.Tensor, mask_N: torch.Tensor) -> StepCounts:
-    """Counts behind ``full_acc_k`` and ``cond_acc_k`` as speculators logs them (``models/eagle3/metrics.py``, 0.6.0.2).
+#: A label that no draft equals.
+NO_TOKEN = -2
+
+
+def step_counts(
+    drafts_RK: torch.Tensor, rows_R: torch.Tensor, labels_N: torch.Tensor, mask_N: torch.Tensor, *, padded_label: int | None = NO_TOKEN
+) -> StepCounts:
+    """Counts behind ``full_acc_k`` and ``cond_acc_k`` as speculators logs them (``models/metrics.py``, 0.6.0.2).
 
     Rows are those whose next token is of a response (``mask[t+1]``). A row counts as correct at step k when it is right at steps
     0..k and its label's position t+1+k is of a response too; the total of step k is the number of such label positions, whatever row
-    they belong to; the conditional total is the number of rows right at all steps before.
+    they belong to; the conditional total is the number of rows right at all steps before. Only step k's own label position is
+    masked: a match outside every response keeps a row among those right so far.
+
+    ``padded_label``: what a row is compared with past the end (a trainer that pads with states of zero meets the first draft token there);
+    None for a batch that is full to the brim, where such rows leave the conditional total.
     """
     n, steps = int(labels_N.shape[0]), int(drafts_RK.shape[1])
-    counts = StepCounts.zero(steps)
-    right_R = mask_N[rows_R + 1]
+    counts, right_R = StepCounts.zero(steps), mask_N[rows_R + 1]
     for k in range(steps):
-        q_R = rows_R + 1 + k
-        inside_R = q_R < n
-        label_R = labels_N[q_R.clamp(max=n - 1)]
+        at_R = rows_R + 1 + k
+        inside_R, at_R = at_R < n, at_R.clamp(max=n - 1)
+        if padded_label is None:
+            right_R = right_R & inside_R
         counts.at_risk[k] = int(right_R.sum())
         counts.total[k] = int(mask_N[1 + k :].sum())
-        right_R = right_R & inside_R & (drafts_RK[:, k] == label_R)
-        counts.correct[k] = int((right_R & mask_N[q_R.clamp(max=n - 1)]).sum())
+        label_R = torch.where(inside_R, labels_N[at_R], NO_TOKEN if padded_label is None else padded_label)
+        right_R = right_R & (drafts_RK[:, k] == label_R)
+        counts.correct[k] = int((right_R & inside_R & mask_N[at_R]).sum())
     return counts
 
 
@@ -183,7 +194,7 @@ class SampleResult:
     """Everything that one sample contributes to a table.
 
     ``walk`` is None in ``sampled`` mode, where ``chances[k]`` is the sum over rows of the chance that steps 0..k are all accepted and
-    ``chance_rows[k]`` the number of rows that have such a chance. ``trainer_correct``/``trainer_total`` are by the definition asked for.
+    ``chance_rows[k]`` the number of rows that have such a chance. ``trainer`` is by the definition asked for.
     """
 
     name: str
@@ -196,8 +207,7 @@ class SampleResult:
     labelled: int = 0
     chances: tuple[float, ...] | None = None
     chance_rows: tuple[int, ...] | None = None
-    trainer_correct: tuple[int, ...] | None = None
-    trainer_total: tuple[int, ...] | None = None
+    trainer: StepCounts | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -240,10 +250,16 @@ class AcceptanceTable:
         return sorted(self.samples, key=lambda s: s.name)
 
     def accuracy(self) -> StepCounts:
+        return self._total(s.accuracy for s in self.samples)
+
+    def trainer(self) -> StepCounts:
+        return self._total(s.trainer for s in self.samples)
+
+    def _total(self, each: Iterable[StepCounts | None]) -> StepCounts:
         total = StepCounts.zero(self.steps)
-        for s in self.samples:
-            if s.accuracy is not None:
-                total.add(s.accuracy)
+        for counts in each:
+            if counts is not None:
+                total.add(counts)
         return total
 
     def serving(self, *, seed: int = 0, replicates: int = 2000) -> Serving:

@@ -451,16 +451,6 @@ class Drafter:
             return prefix, None
         return prefix, Drafts(rows_R, 0, state_RH, [[] for _ in range(self.num_layers)])
 
-    def first(self, prefix: Prefix, tokens_R: torch.Tensor, rows_R: torch.Tensor) -> Drafts:
-        """Draft step 0 of single rows of a one-layer drafter whose keys are already in ``prefix``."""
-        input_RH = prefix.input_TH[rows_R]
-        positions_R = rows_R + self.wiring.position_offset
-        cos_RP, sin_RP = self.rotary.angles(positions_R, prefix.length + self.wiring.position_offset)
-        x_RX, residual_RH = self.attention_input(0, input_RH, self.embed(tokens_R))
-        q_RND = self.queries(0, x_RX, cos_RP, sin_RP)
-        state_RH = self.finish(0, self.attend(q_RND, rows_R, prefix.layers[0], []), residual_RH)
-        return Drafts(rows_R, 0, state_RH, [[] for _ in range(self.num_layers)])
-
     def next(self, prefix: Prefix, drafts: Drafts, tokens_R: torch.Tensor) -> Drafts:
         """One more draft step of the rows in ``drafts``, which were just given ``tokens_R`` (target ids)."""
         step = drafts.step + 1

@@ -23,6 +23,7 @@ import torch
 
 from eagle3_diag import heads, trainers
 from eagle3_diag.acceptance import (
+    NO_TOKEN,
     AcceptanceTable,
     SampleResult,
     Serving,
@@ -37,7 +38,7 @@ from eagle3_diag.checkpoint.interface import DrafterCheckpoint
 from eagle3_diag.drafter import Drafter, Weights
 from eagle3_diag.errors import InputError, OutOfMemory
 from eagle3_diag.final_state import FinalState, Normalisation, check_final_state, summarise
-from eagle3_diag.rollout import WalkPool, draft_log_probabilities, rollout, target_argmax, target_states
+from eagle3_diag.rollout import WalkPool, draft_log_probabilities, reach, rollout, target_labels, target_states
 from eagle3_diag.samples.checks import check_range, check_tokens, fit_states
 from eagle3_diag.samples.interface import Sample
 from eagle3_diag.target import Target
@@ -119,7 +120,7 @@ class _Run:
     target: Target
     options: Options
     table: AcceptanceTable
-    ids_D: torch.Tensor | None
+    known_V: torch.Tensor
     rows: int = 0
     tokens: int = 0
     formats: set[str] = field(default_factory=set)
@@ -185,9 +186,7 @@ def evaluate(
     try:
         with torch.inference_mode():
             return _evaluate(checkpoint, target, samples, options, device, dtype, wiring, progress)
-    except torch.OutOfMemoryError:
-        raise OutOfMemory(_memory_sentence(device)) from None
-    except MemoryError:
+    except (torch.OutOfMemoryError, MemoryError):
         raise OutOfMemory(_memory_sentence(device)) from None
     except RuntimeError as error:
         if "can't allocate memory" in str(error):
@@ -212,9 +211,8 @@ def _evaluate(
     started = time.perf_counter()
     drafter = Drafter(Weights(checkpoint, target, device, dtype), wiring)
     _check_pair(checkpoint, target)
-    ids_D = drafter.ids_D
     table = AcceptanceTable(options.steps, options.serving_mode)
-    run = _Run(drafter, target, options, table, ids_D)
+    run = _Run(drafter, target, options, table, _known(drafter))
     loaded = time.perf_counter()
     trainer = None if options.trainer is None else trainers.get(options.trainer, checkpoint)
     pool = WalkPool(drafter, options.pool) if _pooled(run) else None
@@ -257,7 +255,7 @@ def _evaluate(
         table=table,
         serving=serving,
         accuracy=None if options.only_serving else table.accuracy(),
-        trainer=_trainer_total(table, options.steps) if trainer else None,
+        trainer=table.trainer() if trainer else None,
         trainer_definition=None if trainer is None else trainer.definition.text(),
         vocabulary=Vocabulary(
             covered=sum(s.covered for s in table.samples), labelled=sum(s.labelled for s in table.samples), ceiling=serving.ceiling
@@ -274,12 +272,12 @@ def _evaluate(
     )
 
 
-def _trainer_total(table: AcceptanceTable, steps: int) -> StepCounts:
-    total = StepCounts.zero(steps)
-    for s in table.samples:
-        if s.trainer_correct is not None and s.trainer_total is not None:
-            total.add(StepCounts(list(s.trainer_correct), list(s.trainer_total), [0] * steps))
-    return total
+def _known(drafter: Drafter) -> torch.Tensor:
+    """Which tokens of the target the drafter can express, bool [V] on the CPU."""
+    known_V = torch.full((drafter.config.vocab_size,), drafter.ids_D is None)
+    if drafter.ids_D is not None:
+        known_V[drafter.ids_D.cpu()] = True
+    return known_V
 
 
 def _peak_memory(device: torch.device) -> int:
@@ -355,17 +353,10 @@ def _load(run: _Run, sample: Sample, limit: int | None, checks: list[FinalState]
     )
 
 
-def _labels(run: _Run, one: _Loaded, ids_V: torch.Tensor | None, reach: int) -> torch.Tensor:
-    """The target's argmax at the positions that can verify a draft (a response and ``reach`` steps past it), -1 elsewhere: int64 [n]."""
+def _labels(run: _Run, one: _Loaded, ids_V: torch.Tensor | None, steps: int) -> torch.Tensor:
+    """The target's argmax at the positions that can verify ``steps`` drafts, -1 elsewhere: int64 [n]."""
     assert one.state_NH is not None
-    n = int(one.tokens_N.shape[0])
-    wanted_N = one.mask_N.clone()
-    for k in range(1, reach):
-        wanted_N[k:] |= one.mask_N[:-k]
-    at = torch.nonzero(wanted_N, as_tuple=True)[0]
-    labels_N = torch.full((n,), -1, dtype=torch.int64, device=one.tokens_N.device)
-    labels_N[at] = target_argmax(run.target, one.state_NH[at], ids_V, head_VH=run.drafter.weights.target_head)
-    return labels_N
+    return target_labels(run.drafter, one.state_NH, reach(one.mask_N, steps), ids_V)
 
 
 def _stored_labels(one: _Loaded) -> torch.Tensor:
@@ -382,15 +373,11 @@ def _walk(run: _Run, one: _Loaded, labels_N: torch.Tensor) -> Walk:
 
 def _vocabulary(run: _Run, one: _Loaded, labels_N: torch.Tensor) -> tuple[WalkCounts, tuple[int, int]]:
     """The walk of a drafter that is right wherever its vocabulary lets it be, and (covered, labelled) response tokens."""
-    known_V = torch.ones(run.target.config.vocab_size, dtype=torch.bool)
-    if run.ids_D is not None:
-        known_V = torch.zeros_like(known_V)
-        known_V[run.ids_D.cpu()] = True
     walk = _walk(run, one, labels_N)
     while not walk.done:
-        walk.offer(walk.label if known_V[walk.label] else -2)
+        walk.offer(walk.label if run.known_V[walk.label] else NO_TOKEN)
     inside = labels_N[one.mask_N & (labels_N >= 0)].cpu()
-    return walk.counts, (int(known_V[inside].sum()), int(inside.numel()))
+    return walk.counts, (int(run.known_V[inside].sum()), int(inside.numel()))
 
 
 def _enter(run: _Run, pool: WalkPool, one: _Loaded) -> tuple[_Loaded, Walk, WalkCounts, tuple[int, int]]:
@@ -406,7 +393,7 @@ def _one(run: _Run, one: _Loaded, trainer: trainers.Trainer | None) -> SampleRes
     """All figures of one sample."""
     options, rows_R, steps = run.options, one.rows_R, run.options.steps
     sampled = options.serving_mode == "sampled"
-    accuracy_N = None if options.only_serving else _labels(run, one, run.ids_D if options.labels == "draft-vocab" else None, steps)
+    accuracy_N = None if options.only_serving else _labels(run, one, run.drafter.ids_D if options.labels == "draft-vocab" else None, steps)
     serving_N: torch.Tensor | None = None
     if options.serving_mode == "greedy":
         same = accuracy_N is not None and options.labels == "full"
@@ -431,7 +418,7 @@ def _one(run: _Run, one: _Loaded, trainer: trainers.Trainer | None) -> SampleRes
         _, (covered, labelled) = _vocabulary(run, one, _stored_labels(one))
     theirs = None
     if trainer is not None and one.state_NH is not None:
-        theirs = trainer.count(run.drafter, run.target, one.tokens_N, one.aux, one.state_NH, one.stored_mask_N, steps)
+        theirs = trainer.count(run.drafter, one.tokens_N, one.aux, one.state_NH, one.stored_mask_N, steps)
     return SampleResult(
         name=one.name,
         tokens=int(one.tokens_N.shape[0]),
@@ -443,8 +430,7 @@ def _one(run: _Run, one: _Loaded, trainer: trainers.Trainer | None) -> SampleRes
         labelled=labelled,
         chances=chances,
         chance_rows=chance_rows,
-        trainer_correct=None if theirs is None else tuple(theirs.correct),
-        trainer_total=None if theirs is None else tuple(theirs.total),
+        trainer=theirs,
     )
 
 

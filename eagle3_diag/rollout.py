@@ -37,13 +37,27 @@ def target_states(target: Target, final_NH: torch.Tensor, normed: bool, *, devic
     return rms_norm(state_NH, target.norm_weight().to(device, dtype), config.rms_norm_eps, config.norm_offset)
 
 
-def target_argmax(target: Target, state_RH: torch.Tensor, ids_V: torch.Tensor | None = None, *, head_VH: torch.Tensor | None = None) -> torch.Tensor:
-    """The target's next token at each state, int64 [R]: over the whole vocabulary, or over the ids given (ascending).
-
-    ``head_VH``: the target's head where it is held already (on a GPU).
-    """
-    index_R = heads.argmax(state_RH, target.head() if head_VH is None else head_VH, ids_V)
+def target_argmax(head_VH: torch.Tensor, state_RH: torch.Tensor, ids_V: torch.Tensor | None = None) -> torch.Tensor:
+    """The target's next token at each state, int64 [R]: over the whole vocabulary, or over the ids given (ascending)."""
+    index_R = heads.argmax(state_RH, head_VH, ids_V)
     return index_R if ids_V is None else ids_V.to(index_R.device)[index_R]
+
+
+def target_labels(drafter: Drafter, state_NH: torch.Tensor, wanted_N: torch.Tensor, ids_V: torch.Tensor | None) -> torch.Tensor:
+    """The target's argmax (over ``ids_V``, or everything) at the positions where ``wanted_N`` holds, -1 elsewhere: int64 [n]."""
+    labels_N = torch.full(wanted_N.shape, -1, dtype=torch.int64, device=state_NH.device)
+    at = torch.nonzero(wanted_N, as_tuple=True)[0]
+    if at.numel():
+        labels_N[at] = target_argmax(drafter.weights.target_head, state_NH[at], ids_V)
+    return labels_N
+
+
+def reach(mask_N: torch.Tensor, steps: int) -> torch.Tensor:
+    """Positions where ``steps`` drafts from rows of a response are verified: those of the mask and ``steps - 1`` behind each, bool [n]."""
+    reached_N = mask_N.clone()
+    for k in range(1, min(steps, int(mask_N.shape[0]))):
+        reached_N[k:] |= mask_N[:-k]
+    return reached_N
 
 
 def rollout(
@@ -167,30 +181,30 @@ class WalkPool:
         drafter, flights = self.drafter, self._flights
         device = drafter.weights.device
         wiring = drafter.wiring
-        inputs, tokens, positions, lengths = [], [], [], []
+        tokens, positions, lengths = [], [], []
         for f in flights:
             row = f.walk.row
             if f.drafts is None:
-                inputs.append(f.prefix.input_TH[row])
                 tokens.append(f.walk.token(row + wiring.token_shift))
                 positions.append(row + wiring.position_offset)
                 lengths.append(f.prefix.length + wiring.position_offset)
             else:
                 step = f.drafts.step + 1
-                inputs.append(drafter.feed_back(f.drafts.state_RH, f.prefix.input_TH[row : row + 1])[0])
                 tokens.append(f.token)
                 positions.append(row + wiring.position_offset + step * wiring.position_step)
                 lengths.append(f.prefix.length + wiring.position_offset + step)
-        state_BH = torch.stack(inputs)
+        state_BH = torch.stack([f.prefix.input_TH[f.walk.row] for f in flights])
+        later = [i for i, f in enumerate(flights) if f.drafts is not None]
+        at = torch.tensor(later, dtype=torch.int64, device=device)
+        if later:
+            state_BH[at] = drafter.feed_back(torch.cat([f.drafts.state_RH for f in flights if f.drafts is not None]), state_BH[at])
         embedded_BH = drafter.embed(torch.tensor(tokens, device=device))
         cos_sin = [drafter.rotary.angles(torch.tensor([p], device=device), n) for p, n in zip(positions, lengths, strict=True)]
         cos_BP, sin_BP = torch.cat([c for c, _ in cos_sin]), torch.cat([s for _, s in cos_sin])
         x_BX, residual_BH = drafter.attention_input(0, state_BH, embedded_BH)
         q_BND = drafter.queries(0, x_BX, cos_BP, sin_BP)
-        later = [i for i, f in enumerate(flights) if f.drafts is not None]
         own: dict[int, Keys] = {}
         if later:
-            at = torch.tensor(later, device=device)
             keys = drafter.keys(0, x_BX[at], cos_BP[at], sin_BP[at])
             own = {i: Keys(keys.k[j : j + 1], keys.v[j : j + 1]) for j, i in enumerate(later)}
         attended, mine_of = [], []

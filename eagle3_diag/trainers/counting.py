@@ -11,17 +11,7 @@ import torch
 
 from eagle3_diag.acceptance import StepCounts
 from eagle3_diag.drafter import Drafter
-from eagle3_diag.rollout import rollout, target_argmax
-from eagle3_diag.target import Target
-
-
-def labels(target: Target, state_NH: torch.Tensor, wanted_N: torch.Tensor, ids_D: torch.Tensor | None) -> torch.Tensor:
-    """The target's argmax (over ``ids_D``, or everything) where ``wanted_N`` holds, -1 elsewhere: int64 [n]."""
-    labels_N = torch.full(wanted_N.shape, -1, dtype=torch.int64, device=state_NH.device)
-    at = torch.nonzero(wanted_N, as_tuple=True)[0]
-    if at.numel():
-        labels_N[at] = target_argmax(target, state_NH[at], ids_D)
-    return labels_N
+from eagle3_diag.rollout import rollout
 
 
 def spread(mask_N: torch.Tensor, offset: int, steps: int) -> torch.Tensor:

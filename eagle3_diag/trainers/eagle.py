@@ -9,8 +9,8 @@ import torch
 
 from eagle3_diag.acceptance import StepCounts
 from eagle3_diag.drafter import Drafter
-from eagle3_diag.target import Target
-from eagle3_diag.trainers.counting import labels, teacher_forced
+from eagle3_diag.rollout import target_labels
+from eagle3_diag.trainers.counting import teacher_forced
 from eagle3_diag.trainers.interface import Definition
 
 _BASE = 10000.0
@@ -39,7 +39,6 @@ class Eagle:
     def count(
         self,
         drafter: Drafter,
-        target: Target,
         tokens_N: torch.Tensor,
         aux: Sequence[torch.Tensor],
         state_NH: torch.Tensor,
@@ -47,7 +46,7 @@ class Eagle:
         steps: int,
     ) -> StepCounts:
         drafter = as_trained(drafter)
-        labels_N = labels(target, state_NH, torch.roll(mask_N, 1) & (torch.arange(mask_N.shape[0], device=mask_N.device) > 0), None)
+        labels_N = target_labels(drafter, state_NH, torch.roll(mask_N, 1) & (torch.arange(mask_N.shape[0], device=mask_N.device) > 0), None)
         if not bool(mask_N[-1]):
             return teacher_forced(drafter, tokens_N, aux, labels_N, mask_N, offset=0, steps=steps)
         # A mask that reaches the last token counts a row without a label: padded token 0, and target logits of zero, whose argmax is token

@@ -10,7 +10,6 @@ import torch
 
 from eagle3_diag.acceptance import StepCounts
 from eagle3_diag.drafter import Drafter
-from eagle3_diag.target import Target
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +58,6 @@ class Trainer(Protocol):
     def count(
         self,
         drafter: Drafter,
-        target: Target,
         tokens_N: torch.Tensor,
         aux: Sequence[torch.Tensor],
         state_NH: torch.Tensor,

@@ -17,8 +17,8 @@ import torch
 
 from eagle3_diag.acceptance import StepCounts
 from eagle3_diag.drafter import Drafter
-from eagle3_diag.target import Target
-from eagle3_diag.trainers.counting import labels, teacher_forced
+from eagle3_diag.rollout import target_labels
+from eagle3_diag.trainers.counting import teacher_forced
 from eagle3_diag.trainers.interface import Definition
 
 
@@ -44,14 +44,13 @@ class ModelOptimizer:
     def count(
         self,
         drafter: Drafter,
-        target: Target,
         tokens_N: torch.Tensor,
         aux: Sequence[torch.Tensor],
         state_NH: torch.Tensor,
         mask_N: torch.Tensor,
         steps: int,
     ) -> StepCounts:
-        labels_N = labels(target, state_NH, mask_N, drafter.ids_D)
+        labels_N = target_labels(drafter, state_NH, mask_N, drafter.ids_D)
         return teacher_forced(drafter.rewired(hidden_norm="both"), tokens_N, aux, labels_N, mask_N, offset=1, steps=steps)
 
 

@@ -8,8 +8,8 @@ import torch
 
 from eagle3_diag.acceptance import StepCounts
 from eagle3_diag.drafter import Drafter
-from eagle3_diag.target import Target
-from eagle3_diag.trainers.counting import labels, teacher_forced
+from eagle3_diag.rollout import target_labels
+from eagle3_diag.trainers.counting import teacher_forced
 from eagle3_diag.trainers.interface import Definition
 
 
@@ -35,7 +35,6 @@ class SpecForge:
     def count(
         self,
         drafter: Drafter,
-        target: Target,
         tokens_N: torch.Tensor,
         aux: Sequence[torch.Tensor],
         state_NH: torch.Tensor,
@@ -45,7 +44,7 @@ class SpecForge:
         mask_N = mask_N.clone()
         mask_N[-1] = False  # normalize_offline_sample: no label follows the last token
         wanted_N = torch.roll(mask_N, 1)  # the label of mask position p is the target's choice at p+1
-        return teacher_forced(drafter, tokens_N, aux, labels(target, state_NH, wanted_N, None), mask_N, offset=0, steps=steps)
+        return teacher_forced(drafter, tokens_N, aux, target_labels(drafter, state_NH, wanted_N, None), mask_N, offset=0, steps=steps)
 
 
 TRAINER = SpecForge()

@@ -43,7 +43,7 @@ def test_walk_over_stored_samples_equals_the_servers_counters(served: dict[str, 
             assert sample.tokens_N[prompt : prompt + max_tokens].tolist() == request["output"]
             state_NH = target_states(weights.target, sample.final_NH, sample.final_normed, device=cpu, dtype=torch.float32)
             drafts_RK = rollout(Drafter(weights), sample.tokens_N, list(sample.aux_ANH), steps=steps).drafts_RK
-            choices = target_argmax(weights.target, state_NH).tolist()
+            choices = target_argmax(weights.target_head, state_NH).tolist()
             prediction = predict(drafts_RK, sample.tokens_N.tolist(), choices, prompt=prompt, max_tokens=max_tokens)
             assert (prediction.drafts, prediction.counted) == (request["drafts"], request["accepted_per_position"]), sample.name
             past += sum(prediction.past)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from eagle3_diag.acceptance import step_counts
 from eagle3_diag.checkpoint import read_drafter
 from eagle3_diag.drafter import Drafter, Weights
 from eagle3_diag.rollout import rollout, target_states
@@ -15,7 +16,6 @@ from eagle3_diag.samples import iter_samples
 from eagle3_diag.samples.interface import Sample
 from eagle3_diag.target import Target, read_target
 from eagle3_diag.trainers import get
-from eagle3_diag.trainers.speculators import tally
 from tests.peers.cases import STEPS, Case, target_argmax
 from tests.peers.speculators_peer import METRICS
 
@@ -82,7 +82,7 @@ def check_speculators(case: Case, pair: Opened) -> None:
             scale = theirs.abs().amax(dim=-1, keepdim=True)
             assert float(((ours - theirs).abs() / scale).max()) < 1e-4
         if not case.about["packed"]:
-            counts = trainer.count(pair.drafter, pair.target, sample.tokens_N, list(sample.aux_ANH), pair.state(sample), sample.mask_N, STEPS)
+            counts = trainer.count(pair.drafter, sample.tokens_N, list(sample.aux_ANH), pair.state(sample), sample.mask_N, STEPS)
             assert dict(zip(METRICS, (counts.correct, counts.total, counts.correct, counts.at_risk), strict=True)) == {
                 name: expected[name].tolist() for name in METRICS
             }
@@ -96,7 +96,7 @@ def check_packed(case: Case, drafts_RK: torch.Tensor) -> None:
     labels_N = torch.cat([none, *(target_argmax(case, s, case.ids)[1:] for s in case.samples)])
     mask_N = torch.cat([none.bool(), *(s.mask[1:] for s in case.samples)])
     rows_R = torch.nonzero(mask_N[1:], as_tuple=True)[0]
-    counts = tally(drafts_RK[rows_R], rows_R, labels_N, mask_N, padded_label=int(case.ids[0]))
+    counts = step_counts(drafts_RK[rows_R], rows_R, labels_N, mask_N, padded_label=int(case.ids[0]))
     got = dict(zip(METRICS, (counts.correct, counts.total, counts.correct, counts.at_risk), strict=True))
     metrics = case.about["packed_metrics"]
     assert got == {f"{p}.{q}": [int(metrics[f"{p}_{k}_{q}"]) for k in range(STEPS)] for p, q in (name.split(".") for name in METRICS)}
@@ -106,7 +106,7 @@ def check_teacher_forced(case: Case, pair: Opened) -> None:
     """SpecForge, EAGLE, Model-Optimizer: predictions with true tokens fed, and the accuracies they log."""
     trainer = get(case.kind)
     for sample, expected in zip(pair.samples, case.expected, strict=True):
-        counts = trainer.count(pair.drafter, pair.target, sample.tokens_N, list(sample.aux_ANH), pair.state(sample), sample.mask_N, STEPS)
+        counts = trainer.count(pair.drafter, sample.tokens_N, list(sample.aux_ANH), pair.state(sample), sample.mask_N, STEPS)
         if "correct" in expected:
             assert (counts.correct, counts.total) == (expected["correct"].tolist(), expected["total"].tolist()), sample.name
         else:

@@ -66,7 +66,7 @@ def test_walk_equals_the_servers_counters(tmp_path: Path) -> None:
             assert request["output"] == tokens_N[len(prompt) : len(prompt) + MAX_TOKENS].tolist()
             state_NH = target_states(weights.target, states[f"final/{i}"], False, device=cpu, dtype=torch.float32)
             drafts_RK = rollout(drafter, tokens_N, list(states[f"aux/{i}"]), steps=STEPS).drafts_RK
-            choices = target_argmax(weights.target, state_NH).tolist()
+            choices = target_argmax(weights.target_head, state_NH).tolist()
             prediction = predict(drafts_RK, tokens_N.tolist(), choices, prompt=len(prompt), max_tokens=MAX_TOKENS)
             assert (prediction.drafts, prediction.counted) == (request["drafts"], request["accepted_per_position"]), f"request {i}"
             assert request["draft_tokens"] == STEPS * request["drafts"]

@@ -9,10 +9,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from eagle3_diag.acceptance import step_counts
 from eagle3_diag.errors import InputError
 from eagle3_diag.trainers import TRAINERS, get
 from eagle3_diag.trainers.counting import spread
-from eagle3_diag.trainers.speculators import tally
 
 
 def test_unknown_trainer_names_the_known_ones() -> None:
@@ -50,13 +50,13 @@ def by_hand(drafts: list[list[int]], labels: list[int], mask: list[bool], padded
 
 @settings(max_examples=200, deadline=None)
 @given(st.data(), st.integers(2, 9), st.integers(1, 5), st.sampled_from([None, 0, 1]))
-def test_tally_follows_speculators_rule(data: st.DataObject, n: int, steps: int, padded: int | None) -> None:
+def test_step_counts_follow_speculators_rule(data: st.DataObject, n: int, steps: int, padded: int | None) -> None:
     bit = st.integers(0, 1)  # two tokens only, so that rows are right often and for long
     drafts = data.draw(st.lists(st.lists(bit, min_size=steps, max_size=steps), min_size=n - 1, max_size=n - 1))
     labels = data.draw(st.lists(bit, min_size=n, max_size=n))
     mask = data.draw(st.lists(st.booleans(), min_size=n, max_size=n))
     rows_R = torch.nonzero(torch.tensor(mask)[1:], as_tuple=True)[0]
-    counts = tally(torch.tensor(drafts)[rows_R], rows_R, torch.tensor(labels), torch.tensor(mask), padded_label=padded)
+    counts = step_counts(torch.tensor(drafts)[rows_R], rows_R, torch.tensor(labels), torch.tensor(mask), padded_label=padded)
     assert list(zip(counts.correct, counts.total, counts.at_risk, strict=True)) == by_hand(drafts, labels, mask, padded)
 
 
