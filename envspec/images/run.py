@@ -125,10 +125,11 @@ def execute(container: Any, command: Sequence[str]) -> tuple[int, bytes]:
 
 def follow(stream: Any, out: Callable[[bytes], object], err: Callable[[bytes], object]) -> None:
     """Pass on an attached stream until it ends."""
-    from docker.utils.socket import STDERR, frames_iter
+    from docker.utils import socket
 
-    for kind, data in frames_iter(stream, tty=False):
-        (err if kind == STDERR else out)(data)
+    frames: Any = socket.frames_iter  # typed by some releases of the stubs only
+    for kind, data in frames(stream, tty=False):
+        (err if kind == socket.STDERR else out)(data)
 
 
 # The driver.
