@@ -9,6 +9,7 @@ import argparse
 from typing import Protocol
 
 from eagle3_diag.commands.evaluate import EvaluateCommand
+from eagle3_diag.commands.record import RecordCommand
 
 __all__ = ["COMMANDS", "Command"]
 
@@ -33,4 +34,4 @@ class Command(Protocol):
         """Do it and return the exit code. Raises InputError with one sentence for wrong use and bad input."""
 
 
-COMMANDS: tuple[Command, ...] = (EvaluateCommand(),)
+COMMANDS: tuple[Command, ...] = (EvaluateCommand(), RecordCommand())
