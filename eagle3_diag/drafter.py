@@ -160,6 +160,37 @@ def quantise(weight: torch.Tensor, to: str) -> torch.Tensor:
     return ((grouped / scale).round().clamp(-levels, levels) * scale).reshape(w.shape).to(weight.dtype)
 
 
+def quantise_states(state_TH: torch.Tensor, to: str) -> torch.Tensor:
+    """Round states to fp8 (e4m3) or int8 and back, one scale per row."""
+    x = state_TH.to(torch.float32)
+    scale = x.abs().amax(dim=-1, keepdim=True).clamp(min=1e-12) / {"fp8": 448.0, "int8": 127.0}[to]
+    rounded_TH = (x / scale).to(torch.float8_e4m3fn).to(torch.float32) if to == "fp8" else (x / scale).round()
+    return torch.mul(rounded_TH, scale).to(state_TH.dtype)
+
+
+def rotate_states(state_TH: torch.Tensor, seed: int) -> torch.Tensor:
+    """States through an orthogonal matrix: channels shuffled, signs drawn, then Hadamard's matrix over the largest power of two that divides H.
+
+    That is how rotated targets are made (QuaRot, arXiv 2404.00456: a Hadamard matrix with random signs); which signs, nobody tells.
+    """
+    width = int(state_TH.shape[-1])
+    generator = torch.Generator().manual_seed(seed)
+    order = torch.randperm(width, generator=generator).to(state_TH.device)
+    signs = (torch.randint(2, (width,), generator=generator) * 2 - 1).to(state_TH.device, state_TH.dtype)
+    block = width & -width
+    x = (state_TH[..., order] * signs).reshape(-1, block)
+    step = 1
+    while step < block:
+        pairs = x.view(-1, block // (2 * step), 2, step)
+        x = torch.stack((pairs[:, :, 0] + pairs[:, :, 1], pairs[:, :, 0] - pairs[:, :, 1]), dim=2).reshape(-1, block)
+        step *= 2
+    return torch.mul(x, block**-0.5).reshape(state_TH.shape)
+
+
+# How much of a foreign embedding is another token's row: all of it for unrelated weights, less for those of a relative.
+_FOREIGN_SHARES = (1.0, 0.7, 1.0, 0.4)
+
+
 class Drafter:
     """One wiring of one drafter. Cheap to make: the weights are shared."""
 
@@ -181,6 +212,7 @@ class Drafter:
             )
         self.act = _ACTIVATIONS[self.config.hidden_act]
         self._quantised: dict[str, torch.Tensor] = {}
+        self._foreign_V: torch.Tensor | None = None
         self._vocabulary()
 
     # ---- vocabulary ----------------------------------------------------------------------------------------------
@@ -206,11 +238,22 @@ class Drafter:
 
     def embed(self, tokens_R: torch.Tensor) -> torch.Tensor:
         """Embedding rows [R, width] of target-vocabulary ids; only the rows asked for are read from the file."""
-        own = self.wiring.embedding == "drafter" and self.weights.checkpoint.has("embed_tokens.weight")
+        right = self.weights.checkpoint.wiring.embedding if self.wiring.embedding == "foreign" else self.wiring.embedding
+        own = right == "drafter" and self.weights.checkpoint.has("embed_tokens.weight")
         target = self.weights.target
         table_VH = self.weights.checkpoint.get("embed_tokens.weight") if own else target.embedding()
-        rows_RH = table_VH.index_select(0, tokens_R.to(table_VH.device)).to(self.weights.device, self.weights.dtype)
-        return rows_RH if own or target.config.embedding_scale == 1.0 else rows_RH * target.config.embedding_scale
+        tokens_R = tokens_R.to(table_VH.device)
+        rows_RH = table_VH.index_select(0, tokens_R).to(self.weights.device, self.weights.dtype)
+        if self.wiring.embedding == "foreign":
+            share = _FOREIGN_SHARES[self.wiring.instance % len(_FOREIGN_SHARES)]
+            if self._foreign_V is None:
+                generator = torch.Generator().manual_seed(self.wiring.instance)
+                self._foreign_V = torch.randperm(int(table_VH.shape[0]), generator=generator).to(table_VH.device)
+            others_RH = table_VH.index_select(0, self._foreign_V[tokens_R]).to(self.weights.device, self.weights.dtype)
+            rows_RH = (1 - share) * rows_RH + share * others_RH
+        if own or target.config.embedding_scale == 1.0 or not self.wiring.embedding_scaled:
+            return rows_RH
+        return rows_RH * target.config.embedding_scale
 
     def draft_ids(self, index_R: torch.Tensor) -> torch.Tensor:
         """Target-vocabulary ids of draft-vocabulary indices."""
@@ -255,6 +298,10 @@ class Drafter:
         """The input of draft step 0, [T, H], from the aux states (a list of [T, H_target], in stored order)."""
         order = self.wiring.aux_order or tuple(range(len(aux_TA)))
         states = [aux_TA[i].to(self.weights.device, self.weights.dtype) for i in order]
+        if self.wiring.features_rotated:
+            states = [rotate_states(s, self.wiring.instance) for s in states]
+        if self.wiring.features_quantised is not None:
+            states = [quantise_states(s, self.wiring.features_quantised) for s in states]
         if self.wiring.fc == "skipped":
             return states[-1]
         if self.wiring.fc_norm:
@@ -289,7 +336,7 @@ class Drafter:
             normed_RH = rms_norm(rms_norm(state_RH, first, self.eps), second, self.eps)
         else:
             normed_RH = rms_norm(state_RH, of[self.wiring.hidden_norm][1], self.eps)
-        residual_RH = normed_RH if self.wiring.residual == "after-norm" else state_RH
+        residual_RH = {"before-norm": state_RH, "after-norm": normed_RH, "none": torch.zeros_like(state_RH)}[self.wiring.residual]
         pair = (embedded_RH, normed_RH) if self.wiring.concat == "embedding-first" else (normed_RH, embedded_RH)
         return torch.cat(pair, dim=-1), residual_RH
 
@@ -397,32 +444,44 @@ class Drafter:
     def finish(self, layer: int, attended_RX: torch.Tensor, residual_RH: torch.Tensor) -> torch.Tensor:
         """The layer's output from its attention: o_proj, residual, MLP."""
         y_RH = self.linear(f"layers.{layer}.self_attn.o_proj", attended_RX)
+        if self.wiring.attention == "none":
+            y_RH = torch.zeros_like(y_RH)
         y_RH += residual_RH
         name = f"layers.{layer}.post_attention_layernorm.weight"
         x_RH = rms_norm(y_RH, self.weights.get(name) if self.wiring.post_attention_norm == "own" else None, self.eps)
         gate = self.act(self.linear(f"layers.{layer}.mlp.gate_proj", x_RH))
         gate *= self.linear(f"layers.{layer}.mlp.up_proj", x_RH)
-        y_RH += self.linear(f"layers.{layer}.mlp.down_proj", gate)
-        return y_RH
+        out_RH = self.linear(f"layers.{layer}.mlp.down_proj", gate)
+        if self.wiring.mlp_residual or layer < self.num_layers - 1:
+            out_RH += y_RH
+        return out_RH
 
     # ---- draft steps ---------------------------------------------------------------------------------------------
 
-    def begin(self, tokens_N: torch.Tensor, aux: list[torch.Tensor], rows_R: torch.Tensor | None) -> tuple[Prefix, Drafts | None]:
+    def begin(
+        self, tokens_N: torch.Tensor, aux: list[torch.Tensor], rows_R: torch.Tensor | None, decode_from: int | None = None
+    ) -> tuple[Prefix, Drafts | None]:
         """Draft step 0: keys of every row of a sequence, and the states of the rows asked for.
 
         tokens_N int64 [n]; aux: list of [n, H_target] states in stored order; rows_R ascending int64 rows t (t <= n-2).
         ``rows_R`` None computes the keys only; that is possible for one-layer drafters, where no row needs another's output.
-        The returned ``Drafts.state_RH`` is the step's output, before the output norm.
+        ``decode_from``: the first row behind the prompt (None: there is none). The returned ``Drafts.state_RH`` is the step's output,
+        before the output norm.
         """
         device = self.weights.device
         total = tokens_N.shape[0] - 1 if rows_R is None or self.num_layers == 0 else int(rows_R.max()) + 1
         shift = self.wiring.feature_shift
-        states = [torch.roll(s, shift, dims=0) if shift else s for s in aux]
+        if shift:
+            at = (torch.arange(tokens_N.shape[0]) - shift).clamp(0, int(tokens_N.shape[0]) - 1)
+            aux = [s[at.to(s.device)] for s in aux]
+        states = aux
         pieces = [(a, min(a + _ROWS, total)) for a in range(0, total, _ROWS)]
         input_TH = _join([self.project([s[a:b] for s in states]) for a, b in pieces])
         tokens_T = torch.roll(tokens_N, -self.wiring.token_shift)[:total]
         embedded_TH = self.embed(tokens_T)
         positions_T = torch.arange(total, device=device) + self.wiring.position_offset
+        if decode_from is not None:
+            positions_T[decode_from:] += self.wiring.decode_offset
         cos_TP, sin_TP = self.rotary.angles(positions_T, int(tokens_N.shape[0]) - 1 + self.wiring.position_offset)
         layers: list[Keys] = []
         state_TH, all_T = input_TH, torch.arange(total, device=device)
@@ -456,7 +515,7 @@ class Drafter:
         step = drafts.step + 1
         state_RH = self.feed_back(drafts.state_RH, prefix.input_TH[drafts.rows_R])
         embedded_RH = self.embed(tokens_R)
-        positions_R = drafts.rows_R + self.wiring.position_offset + step * self.wiring.position_step
+        positions_R = drafts.rows_R + self.wiring.position_offset + self.wiring.decode_offset + step * self.wiring.position_step
         cos_RP, sin_RP = self.rotary.angles(positions_R, prefix.length + self.wiring.position_offset + step)
         own: list[list[Keys]] = []
         for layer in range(self.num_layers):

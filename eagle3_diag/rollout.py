@@ -69,6 +69,7 @@ def rollout(
     rows_R: torch.Tensor | None = None,
     labels_LN: torch.Tensor | None = None,
     feed: str = "own",
+    begun: tuple[Prefix, Drafts] | None = None,
 ) -> Rollout:
     """Draft ``steps`` tokens from rows of one sequence.
 
@@ -80,6 +81,7 @@ def rollout(
             position without a label. A row lives while it is right at every step so far under at least one set. None drops none.
         feed: ``own`` feeds each row its own draft (servers, speculators); ``true`` feeds the sequence's tokens (SpecForge, EAGLE),
             with 0 past its end, as those trainers pad.
+        begun: what ``drafter.begin`` gave for these very rows, to be used again by wirings that draft step 0 alike.
     """
     device = tokens_N.device
     n = int(tokens_N.shape[0])
@@ -91,7 +93,7 @@ def rollout(
     at_R = torch.arange(rows_R.shape[0], device=device)
     fed_R = at_R
     right_LR = torch.ones((1 if labels_LN is None else labels_LN.shape[0], rows_R.shape[0]), dtype=torch.bool, device=device)
-    prefix, drafts = drafter.begin(tokens_N, list(aux), rows_R)
+    prefix, drafts = drafter.begin(tokens_N, list(aux), rows_R) if begun is None else begun
     assert drafts is not None
     for k in range(steps):
         if k > 0:
@@ -147,6 +149,7 @@ class _Flight:
     walk: Walk
     tokens_N: torch.Tensor
     prefix: Prefix
+    decode_from: int | None = None
     drafts: Drafts | None = None
     token: int = -1
 
@@ -169,12 +172,15 @@ class WalkPool:
     def __len__(self) -> int:
         return len(self._flights)
 
-    def add(self, walk: Walk, tokens_N: torch.Tensor, aux: Sequence[torch.Tensor]) -> None:
-        """Take a walk in; its keys are computed now, its features are not needed any more afterwards."""
+    def add(self, walk: Walk, tokens_N: torch.Tensor, aux: Sequence[torch.Tensor], decode_from: int | None = None) -> None:
+        """Take a walk in; its keys are computed now, its features are not needed any more afterwards.
+
+        ``decode_from``: the first row behind the prompt, where the walk is of one response only.
+        """
         if walk.done:
             return
-        prefix, _ = self.drafter.begin(tokens_N, list(aux), None)
-        self._flights.append(_Flight(walk, tokens_N, prefix))
+        prefix, _ = self.drafter.begin(tokens_N, list(aux), None, decode_from)
+        self._flights.append(_Flight(walk, tokens_N, prefix, decode_from))
 
     def tick(self) -> None:
         """One draft step for every sequence in flight, whatever step each is at; finished ones leave."""
@@ -186,12 +192,13 @@ class WalkPool:
             row = f.walk.row
             if f.drafts is None:
                 tokens.append(f.walk.token(row + wiring.token_shift))
-                positions.append(row + wiring.position_offset)
+                behind = f.decode_from is not None and row >= f.decode_from
+                positions.append(row + wiring.position_offset + (wiring.decode_offset if behind else 0))
                 lengths.append(f.prefix.length + wiring.position_offset)
             else:
                 step = f.drafts.step + 1
                 tokens.append(f.token)
-                positions.append(row + wiring.position_offset + step * wiring.position_step)
+                positions.append(row + wiring.position_offset + wiring.decode_offset + step * wiring.position_step)
                 lengths.append(f.prefix.length + wiring.position_offset + step)
         state_BH = torch.stack([f.prefix.input_TH[f.walk.row] for f in flights])
         later = [i for i, f in enumerate(flights) if f.drafts is not None]
@@ -216,10 +223,16 @@ class WalkPool:
         out_BH = drafter.finish(0, torch.cat(attended), residual_BH)
         drafted = drafter.argmax(out_BH).tolist()
         for i, f in enumerate(flights):
+            row, step, label = f.walk.row, f.walk.step, f.walk.label
             if f.walk.offer(drafted[i]):
-                step = 0 if f.drafts is None else f.drafts.step + 1
-                f.drafts = Drafts(torch.tensor([f.walk.row], device=device), step, out_BH[i : i + 1], [mine_of[i]])
+                f.drafts = Drafts(torch.tensor([row], device=device), step, out_BH[i : i + 1], [mine_of[i]])
                 f.token = drafted[i]
-            else:
-                f.drafts = None
+                continue
+            f.drafts = None
+            if wiring.accepted_keys == "own":
+                accepted = step + (drafted[i] == label)
+                prefix = f.prefix.layers[0]
+                for later_row, kept in enumerate(mine_of[i][:accepted], start=row + 1):
+                    if later_row < prefix.k.shape[0]:
+                        prefix.k[later_row], prefix.v[later_row] = kept.k[0], kept.v[0]
         self._flights = [f for f in flights if not f.walk.done]

@@ -45,6 +45,13 @@ CHANGES: dict[str, dict[str, object]] = {
     "head-targets": {"head": "target"},
     "int4": {"quantised": "int4"},
     "eps": {"eps": 0.5},
+    "features-rounded": {"features_quantised": "fp8"},
+    "features-rotated": {"features_rotated": True},
+    "residual-missing": {"residual": "none"},
+    "output-residual-missing": {"mlp_residual": False},
+    "attention-lost": {"attention": "none"},
+    "steps-one-later": {"decode_offset": 1},
+    "embedding-foreign": {"embedding": "foreign"},
 }
 
 
@@ -70,7 +77,7 @@ def test_every_knob_changes_what_is_drafted(weights: tuple[Weights, Path], name:
 
 def test_knobs_of_later_steps_leave_the_first_alone(weights: tuple[Weights, Path]) -> None:
     right = weights[0].checkpoint.wiring
-    for name in ("post-norm-fed-back", "zero-fed-back", "stale-fed-back", "fc-on-feedback", "prefix-unseen", "steps-unseen", "positions-stuck"):
+    for name in ("post-norm-fed-back", "zero-fed-back", "stale-fed-back", "fc-on-feedback", "prefix-unseen", "steps-unseen", "positions-stuck", "steps-one-later"):
         wrong = replace(right, **CHANGES[name])  # type: ignore[arg-type]
         assert torch.equal(drafts(*weights, right)[:, 0], drafts(*weights, wrong)[:, 0]), name
 
