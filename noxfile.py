@@ -109,15 +109,15 @@ def _values(arguments: list[str], *names: str) -> list[str]:
     return found
 
 
-def _absolute(arguments: list[str], *names: str) -> list[str]:
-    """The arguments with the paths of these options made absolute: inside an image the working directory is another."""
+def _absolute(arguments: list[str], folder: Path, *names: str) -> list[str]:
+    """The arguments with the paths of these options made absolute from `folder`, where the user stands: nox itself and images work elsewhere."""
     out, name = [], None
     for each in arguments:
         if each.startswith("--"):
             name, equals, value = each.removeprefix("--").partition("=")
-            each = f"--{name}={Path(value).absolute()}" if equals and name in names and value != "-" else each
+            each = f"--{name}={folder / value}" if equals and name in names and value != "-" else each
         elif name in names and each != "-":
-            each = str(Path(each).absolute())
+            each = str(folder / each)
         out.append(each)
     return out
 
@@ -128,7 +128,7 @@ def standalone_test(session: nox.Session) -> None:
 
     -- [--image IMAGE | --python PATH] [--script FILE ...] [--no-preflight] [arguments of `eagle3-diag evaluate`]
     """
-    arguments = list(session.posargs)
+    arguments = _absolute(list(session.posargs), Path(session.invoked_from), "drafter", "target", "samples", "script", *REPORTS)
     image, chosen, preflight = _option(arguments, "--image"), _option(arguments, "--python"), not _flag(arguments, "--no-preflight")
     if image and (chosen or IN_IMAGE):
         session.error("--image takes the image's own environment: it goes neither with --python nor inside an image")
@@ -159,7 +159,6 @@ def standalone_test(session: nox.Session) -> None:
     if not image:
         session.run(str(python), "-m", "eagle3_diag", "evaluate", *arguments, env={"PYTHONPATH": str(ROOT)}, external=True)
         return
-    arguments = _absolute(arguments, "drafter", "target", "samples", *REPORTS)
     reads = [str(ROOT / "eagle3_diag"), *_values(arguments, "drafter", "target", "samples")]
     writes = [str(Path(each).parent) for each in _values(arguments, *REPORTS) if each != "-"]
     mounts = [*(f"--read={each}" for each in reads), *(f"--write={each}" for each in writes)]

@@ -46,7 +46,7 @@ SHAPES: dict[str, dict[str, int]] = {
 }
 SURVIVAL = 0.75
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-SAMPLES_IN_WALK = 64
+SAMPLES_IN_WALK, TOKENS_IN_WALK = 64, 257
 CLOCKS: dict[str, Callable[[], float]] = {"wall": time.perf_counter, "cpu": time.process_time}
 clock = time.perf_counter
 
@@ -190,12 +190,11 @@ def _peak() -> int:
 
 def part_serving(pair: Path, shape: dict[str, int], dtype: torch.dtype, repeats: int) -> dict[str, Any]:
     """`--only serving`: the walk alone, many samples side by side; counts equal to the full mode's on the first two."""
-    samples = make_samples(pair, shape, dtype, SAMPLES_IN_WALK)
-    _ours(pair, shape, dtype, samples[:1], only_serving=True, serving_mode="sampled-argmax")
-    seconds, run = _ours(pair, shape, dtype, samples, only_serving=True, serving_mode="sampled-argmax")
-    greedy, run_greedy = _ours(pair, shape, dtype, samples[: len(samples) // 4], only_serving=True, serving_mode="greedy")
+    samples = make_samples(pair, {**shape, "tokens": min(shape["tokens"], TOKENS_IN_WALK)}, dtype, SAMPLES_IN_WALK)
     full = _ours(pair, shape, dtype, samples[:2], labels="draft-vocab", serving_mode="sampled-argmax")[1]
     first = _ours(pair, shape, dtype, samples[:2], only_serving=True, serving_mode="sampled-argmax")[1]
+    seconds, run = _ours(pair, shape, dtype, samples, only_serving=True, serving_mode="sampled-argmax")
+    greedy, run_greedy = _ours(pair, shape, dtype, samples, only_serving=True, serving_mode="greedy")
     same = (full.serving.drafts, full.serving.accepted_per_position) == (first.serving.drafts, first.serving.accepted_per_position)
     return {
         "seconds": seconds, "rows": run.rows, "greedy_seconds": greedy, "greedy_rows": run_greedy.rows, "equal_to_full": same, "length": run.serving.acceptance_length,

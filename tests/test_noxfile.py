@@ -22,14 +22,13 @@ def noxfile() -> ModuleType:
     return module
 
 
-def test_values_and_absolute_paths_of_options(noxfile: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_values_and_absolute_paths_of_options(noxfile: ModuleType, tmp_path: Path) -> None:
     arguments = ["--drafter", "d", "--samples", "a", "b/c", "--steps=5", "--samples=/e", "--json=-", "--html", "out/r.html", "--seed", "3"]
     assert noxfile._values(arguments, "samples", "drafter") == ["d", "a", "b/c", "/e"]
     assert noxfile._values(arguments, "json", "html") == ["-", "out/r.html"]
     assert noxfile._values(arguments, "target") == []
     here = str(tmp_path)
-    assert noxfile._absolute(arguments, "drafter", "samples", "json", "html") == [
+    assert noxfile._absolute(arguments, tmp_path, "drafter", "samples", "json", "html") == [
         "--drafter", f"{here}/d", "--samples", f"{here}/a", f"{here}/b/c", "--steps=5", "--samples=/e", "--json=-",
         "--html", f"{here}/out/r.html", "--seed", "3",
     ]  # fmt: skip

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import os
+from array import array
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,7 +21,7 @@ from eagle3_diag.samples.model_optimizer import ModelOptimizerFormat
 from eagle3_diag.samples.specforge import SpecForgeFormat
 from eagle3_diag.samples.speculators import SpeculatorsFormat
 
-__all__ = ["FORMATS", "Sample", "SampleStream", "Skipped", "iter_samples", "read_sample"]
+__all__ = ["FORMATS", "REPEATED", "Sample", "SampleStream", "Skipped", "iter_samples", "read_sample"]
 
 #: Every known layout; a file's entries match at most one.
 FORMATS: tuple[SampleFormat, ...] = (
@@ -32,6 +34,8 @@ FORMATS: tuple[SampleFormat, ...] = (
 
 #: When this many files from the start are all bad, the rest will be too: reading stops with the first one's reason.
 GIVE_UP_AFTER = 100
+
+REPEATED = "a copy of an earlier sample is counted again, and confidence intervals come out too narrow; leave copies out"
 
 #: Reasons kept; beyond them files are only counted.
 MAX_REASONS = 1000
@@ -112,6 +116,7 @@ class SampleStream(Iterator[Sample]):
         self._prompt_length = prompt_length
         self._check = check
         self._names: set[str] = set()
+        self._copies: set[bytes] = set()
         self._files = find_files(self._paths)
         self._samples = self._stream()
 
@@ -151,6 +156,15 @@ class SampleStream(Iterator[Sample]):
             sample = self._check(sample)
         sample = check_finite(sample)
         self._names.add(sample.name)
+        return self._noting_repeats(sample)
+
+    def _noting_repeats(self, sample: Sample) -> Sample:
+        """A copy counts twice and narrows the confidence interval without telling anything new: say so."""
+        copy = hashlib.blake2b(array("q", sample.tokens_N.tolist()), digest_size=16)
+        copy.update(array("d", sample.aux_ANH[0][-1].tolist()))
+        if copy.digest() in self._copies:
+            sample = replace(sample, notes=(*sample.notes, REPEATED))
+        self._copies.add(copy.digest())
         return sample
 
     def _unique(self, path: Path, name: str) -> str:

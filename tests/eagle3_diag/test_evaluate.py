@@ -179,7 +179,7 @@ def test_devices_and_dtypes() -> None:
     assert resolve_dtype("auto", CPU) is torch.float32
     assert resolve_dtype("auto", torch.device("cuda")) is torch.bfloat16
     assert resolve_device("cpu") == CPU
-    for name in ("tpu9x", "meta", "mps", "xla", "", "CPU"):
+    for name in ("tpu9x", "meta", "mps", "xla", "", "CPU", "cpu:5"):
         with pytest.raises(InputError, match="not a device"):
             resolve_device(name)
     if not torch.cuda.is_available():

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import eagle3_diag.samples as samples
 from eagle3_diag.errors import InputError
-from eagle3_diag.samples import Sample, fields, iter_samples, read_sample
+from eagle3_diag.samples import REPEATED, Sample, fields, iter_samples, read_sample
 from eagle3_diag.samples.discover import find_files, natural_key, printable
 from tests.eagle3_diag.samples import builders
 
@@ -30,7 +30,7 @@ def fill(directory: Path, count: int) -> Path:
 def test_natural_order_then_subdirectories(tmp_path: Path) -> None:
     fill(tmp_path, 12)
     builders.write(tmp_path / "rows_2000-4000" / "data_2000.ckpt", builders.specforge())
-    builders.write(tmp_path / "rows_0-2000" / "data_1.ckpt", builders.specforge())
+    builders.write(tmp_path / "rows_0-2000" / "data_1.ckpt", builders.specforge(input_ids=builders.tokens().flip(0)))
     stream = iter_samples([tmp_path])
     assert [sample.name for sample in stream] == [*(f"data_{i}.pt" for i in range(12)), "data_1.ckpt", "data_2000.ckpt"]
     assert (stream.read, stream.skipped_count, stream.notes) == (14, 0, {})
@@ -51,6 +51,13 @@ def test_each_file_once(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "a")
     paths = [tmp_path / "a", tmp_path / "a" / "data_1.pt", tmp_path / "link", str(tmp_path / "a" / ".." / "a")]
     assert len(list(iter_samples(paths))) == 2
+
+
+def test_a_copy_is_told(tmp_path: Path) -> None:
+    fill(tmp_path, 2)
+    shutil.copy(tmp_path / "data_0.pt", tmp_path / "data_2.pt")
+    stream = iter_samples([tmp_path])
+    assert [REPEATED in sample.notes for sample in stream] == [False, False, True]
 
 
 def test_links_to_themselves_and_pipes_are_skipped_not_waited_for(tmp_path: Path) -> None:
@@ -110,7 +117,7 @@ def test_max_samples_counts_what_was_read(tmp_path: Path) -> None:
 
 def test_notes_are_counted(tmp_path: Path) -> None:
     for i in range(3):
-        builders.write(tmp_path / f"{i}.pt", builders.model_optimizer(loss_mask=builders.mask() if i else None))
+        builders.write(tmp_path / f"{i}.pt", builders.model_optimizer(input_ids=builders.tokens().roll(i), loss_mask=builders.mask() if i else None))
     stream = iter_samples([tmp_path])
     list(stream)
     assert stream.notes == {fields.NO_MASK: 1}
