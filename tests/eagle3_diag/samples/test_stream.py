@@ -29,7 +29,7 @@ def fill(directory: Path, count: int) -> Path:
 
 def test_natural_order_then_subdirectories(tmp_path: Path) -> None:
     fill(tmp_path, 12)
-    builders.write(tmp_path / "rows_2000-4000" / "data_2000.ckpt", builders.specforge())
+    builders.write(tmp_path / "rows_2000-4000" / "data_2000.ckpt", builders.specforge(input_ids=builders.tokens().roll(1)))
     builders.write(tmp_path / "rows_0-2000" / "data_1.ckpt", builders.specforge(input_ids=builders.tokens().flip(0)))
     stream = iter_samples([tmp_path])
     assert [sample.name for sample in stream] == [*(f"data_{i}.pt" for i in range(12)), "data_1.ckpt", "data_2000.ckpt"]
