@@ -49,16 +49,16 @@ def test_every_command_runs(page: Path, command: str, workplace: Path, monkeypat
 
 
 def test_pages_about_the_command_line_have_commands() -> None:
-    assert [page.name for page in PAGES if page.stem in ("README", "evaluate", "record", "report") and not commands(page)] == []
+    assert [page.name for page in PAGES if page.stem in ("README", "evaluate", "record", "compare-hidden", "report") and not commands(page)] == []
 
 
-@pytest.mark.parametrize("name", ["evaluate", "record"])
+@pytest.mark.parametrize("name", ["evaluate", "record", "compare-hidden"])
 def test_the_table_of_options_is_the_parsers(name: str) -> None:
     """Each option with its help text, none missing, none too many."""
     text = (DOCS / f"{name}.md").read_text("utf-8")
     rows = dict(re.findall(r"^\| `(--[a-z-]+)` \| (.*?) \|$", text, re.M))
     sub = next(action for action in parser()._actions if action.dest == "command").choices[name]  # type: ignore[index,union-attr,call-overload]
-    real = {action.option_strings[-1]: action.help for action in sub._actions if action.dest != "help"}
+    real = {action.option_strings[-1]: action.help for action in sub._actions if action.dest != "help" and action.option_strings}
     assert rows == real
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 from typing import Protocol
 
+from eagle3_diag.commands.compare_hidden import CompareHiddenCommand
 from eagle3_diag.commands.evaluate import EvaluateCommand
 from eagle3_diag.commands.record import RecordCommand
 
@@ -34,4 +35,4 @@ class Command(Protocol):
         """Do it and return the exit code. Raises InputError with one sentence for wrong use and bad input."""
 
 
-COMMANDS: tuple[Command, ...] = (EvaluateCommand(), RecordCommand())
+COMMANDS: tuple[Command, ...] = (EvaluateCommand(), RecordCommand(), CompareHiddenCommand())
