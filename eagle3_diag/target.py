@@ -146,6 +146,49 @@ class Target:
         return tensors_sha256(parts.items())
 
 
+@dataclass(frozen=True, kw_only=True)
+class TargetOutline:
+    """What a target's config.json alone tells: no weights need be there.
+
+    ``architecture`` is empty where it names none; ``model_type`` is the language model's.
+    """
+
+    path: Path
+    architecture: str
+    model_type: str
+    hidden_size: int
+    vocab_size: int
+    num_layers: int
+
+
+def read_outline(path: str | os.PathLike[str]) -> TargetOutline:
+    """The outline of the target in directory ``path``, from its config.json.
+
+    Raises:
+        InputError: config.json is missing, damaged, lacks a number, or is a drafter's.
+    """
+    return _read_outline(Path(path))[0]
+
+
+def _read_outline(directory: Path) -> tuple[TargetOutline, Fields, Fields, bytes]:
+    """The outline, the whole configuration, the language model's part of it, and the file's bytes."""
+    top, content = read_config(directory, "target")
+    if top.has("speculators_model_type") or top.has("draft_vocab_size"):
+        raise InputError(f"{top.path} describes a drafter, expected a target; give the target's directory (are the two swapped?).")
+    config = top
+    for key in NESTED_CONFIGS:
+        config = config.table(key) if config.has(key) else config
+    outline = TargetOutline(
+        path=directory,
+        architecture=next(iter(top.texts("architectures") or config.texts("architectures")), ""),
+        model_type=config.text("model_type", "") or top.text("model_type", ""),
+        hidden_size=config.integer("hidden_size"),
+        vocab_size=config.integer("vocab_size"),
+        num_layers=config.integer("num_hidden_layers"),
+    )
+    return outline, top, config, content
+
+
 def read_target(path: str | os.PathLike[str]) -> Target:
     """The target in directory ``path``; no weight is read.
 
@@ -154,14 +197,8 @@ def read_target(path: str | os.PathLike[str]) -> Target:
             quantised, or of a kind that this tool does not know.
     """
     directory = Path(path)
-    top, content = read_config(directory, "target")
-    if top.has("speculators_model_type") or top.has("draft_vocab_size"):
-        raise InputError(f"{top.path} describes a drafter, expected a target; give the target's directory (are the two swapped?).")
-    config = top
-    for key in NESTED_CONFIGS:
-        config = config.table(key) if config.has(key) else config
-    architecture = next(iter(top.texts("architectures") or config.texts("architectures")), "")
-    model_type = config.text("model_type", "") or top.text("model_type", "")
+    outline, top, config, content = _read_outline(directory)
+    architecture, model_type = outline.architecture, outline.model_type
     if model_type in NOT_RMS:
         raise InputError(
             f"{config.path}: model_type is {model_type!r}, whose final norm is no RMSNorm, expected a target with one (Llama, Qwen, DeepSeek, "
@@ -170,8 +207,7 @@ def read_target(path: str | os.PathLike[str]) -> Target:
     notes = []
     if model_type not in PLAIN_RMS and model_type not in OFFSET_NORMS:
         notes.append(f"model_type {model_type or '(none)'} is not known here: a plain RMSNorm before the LM head is assumed.")
-    hidden = config.integer("hidden_size")
-    vocab = config.integer("vocab_size")
+    hidden, vocab = outline.hidden_size, outline.vocab_size
     source = open_tensors(directory)
     names = frozenset(source.names())
 
@@ -213,7 +249,7 @@ def read_target(path: str | os.PathLike[str]) -> Target:
             architecture=architecture or model_type,
             hidden_size=hidden,
             vocab_size=vocab,
-            num_layers=config.integer("num_hidden_layers"),
+            num_layers=outline.num_layers,
             rms_norm_eps=eps,
             tied_head=tied,
             norm_offset=1.0 if model_type in OFFSET_NORMS else 0.0,

@@ -38,7 +38,9 @@ class Wiring:
         hidden_norm(input_layernorm(state)), as Model-Optimizer 0.41 and later trains (no server does it).
         ``residual``: taken ``before-norm`` or ``after-norm`` (``norm_before_residual: true``), or left out (``none``);
         ``mlp_residual``: whether the last layer's MLP is added to what went into it. ``attention``: ``none`` loses its output.
-        ``attention_bias``: whether stored q/k/v biases are loaded.
+        ``attention_bias``: whether stored q/k/v biases are loaded. ``qk_norm``: the same of stored q and k norms.
+        ``further_norm``: the norm before the attention of layers 1, 2, ...; SGLang uses a ``hidden_norm`` that checkpoints do not hold, so
+        its weight stays at one.
     Later draft steps
         ``feedback``: what is fed back, the state before or after the output norm, ``zero``, or ``stale`` (step 0's input
         again); ``fc_on_feedback``: fc applied to it again (its width is repeated for every block).
@@ -77,6 +79,8 @@ class Wiring:
     mlp_residual: bool = True
     attention: Literal["own", "none"] = "own"
     attention_bias: bool = True
+    qk_norm: bool = True
+    further_norm: Literal["input_layernorm", "hidden_norm"] = "input_layernorm"
     feedback: Literal["pre-norm", "post-norm", "zero", "stale"] = "pre-norm"
     fc_on_feedback: bool = False
     prefix_visible: bool = True
@@ -104,8 +108,14 @@ class Wiring:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON data; tuples become lists."""
-        data = asdict(self)
-        return {k: list(v) if isinstance(v, tuple) else v for k, v in data.items()}
+        return {f.name: self.to_plain(getattr(self, f.name)) for f in fields(self)}
+
+    @staticmethod
+    def to_plain(value: Any) -> Any:
+        """One field's value as plain JSON data."""
+        if isinstance(value, RopeConfig):
+            return asdict(value)
+        return list(value) if isinstance(value, tuple) else value
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Wiring:

@@ -6,10 +6,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from eagle3_diag.checkpoint import eagle, model_optimizer, specforge, speculators, vllm
-from eagle3_diag.checkpoint.fields import read_config
+from eagle3_diag.checkpoint.fields import Fields, read_config
 from eagle3_diag.checkpoint.interface import DrafterCheckpoint, DrafterFormat, TensorSource
 from eagle3_diag.checkpoint.tensors import count_nonfinite, open_tensors, require_finite
 
@@ -29,8 +31,12 @@ __all__ = [
 FORMATS: tuple[DrafterFormat, ...] = (speculators, model_optimizer, specforge, eagle, vllm)
 
 
-def read_drafter(path: str | os.PathLike[str]) -> DrafterCheckpoint:
+def read_drafter(path: str | os.PathLike[str], instead: Mapping[str, Any] | None = None) -> DrafterCheckpoint:
     """The drafter in directory ``path``, whatever its format; no weight is read but ``d2t`` and ``t2d``.
+
+    Args:
+        path: the directory.
+        instead: keys that are read in place of the whole config.json: what if it said this?
 
     Raises:
         InputError: the directory, its config.json or its tensors are not those of an EAGLE-3 drafter; the sentence says what was found
@@ -38,6 +44,7 @@ def read_drafter(path: str | os.PathLike[str]) -> DrafterCheckpoint:
     """
     directory = Path(path)
     config, content = read_config(directory, "drafter")
+    config = config if instead is None else Fields(instead, config.path)
     source = open_tensors(directory)
     names = source.names()
     chosen = next(f for f in FORMATS if f.matches(config, names))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 from typing import Protocol
 
-from eagle3_diag.commands.compare_hidden import CompareHiddenCommand
+from eagle3_diag.commands.check import CheckCommand
 from eagle3_diag.commands.evaluate import EvaluateCommand
 from eagle3_diag.commands.record import RecordCommand
 
@@ -35,4 +35,4 @@ class Command(Protocol):
         """Do it and return the exit code. Raises InputError with one sentence for wrong use and bad input."""
 
 
-COMMANDS: tuple[Command, ...] = (EvaluateCommand(), RecordCommand(), CompareHiddenCommand())
+COMMANDS: tuple[Command, ...] = (EvaluateCommand(), CheckCommand(), RecordCommand())

@@ -1,0 +1,1 @@
+"""The answer of ``check`` as JSON and as text."""
