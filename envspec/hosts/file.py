@@ -63,7 +63,8 @@ class FileHost(Host):
     def _read(self, data: bytes) -> Snapshot:
         name = str(self.path)
         try:
-            text = data.decode("utf-8-sig")
+            # what PowerShell's ">" writes begins with UTF-16's byte-order mark
+            text = data.decode("utf-16" if data[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig")
         except UnicodeDecodeError as error:
             raise UsageError(f"{name} is not UTF-8 text; expected {_FORMS}") from error
         if not text.lstrip().startswith(("{", "[")):
@@ -178,28 +179,41 @@ def _without_credentials(url: str) -> str:
 
 
 _EGG = re.compile(r"[#&]egg=([A-Za-z0-9._-]+)")
+_EDITABLE_NOTE = re.compile(r"^# Editable\b.*\(([A-Za-z0-9._-]+)==([^()\s]+)\)")
+_OPTIONS = ("-i ", "-f ", "--")
 _COMMIT = re.compile(r"@([0-9a-f]{40})(?=[#&]|$)")
 
 
 def from_pip_freeze(text: str, name: str) -> Snapshot:
-    """The lines of ``pip freeze``: ``name==version``, ``name @ url`` and ``-e url#egg=name``.
+    """The lines of ``pip freeze``: ``name==version``, ``name @ url``, ``-e url#egg=name`` and ``-e path``.
+
+    pip writes the name and version of an editable install without a remote into a comment above its line; uv writes none,
+    so there the directory's name stands for it. Options (``-i``, ``--find-links``), which ``pip freeze -r`` repeats, say
+    nothing of what is installed.
 
     Raises:
         UsageError: a line is none of these; the message has its number.
     """
     distributions: dict[str, Distribution] = {}
-    found = False
+    note: tuple[str, str] | None = None
+    guessed: list[str] = []
     for number, raw in enumerate(text.splitlines(), 1):
         line = raw.strip()
-        if not line or line.startswith("#"):
-            found = found or bool(line)
+        if line.startswith("#"):
+            told = _EDITABLE_NOTE.match(line)
+            note = (told[1], told[2]) if told else note
             continue
-        dist = _frozen(line, f"{name}:{number}")
+        if not line or (line.startswith(_OPTIONS) and not line.startswith("--editable")):
+            continue
+        dist = _frozen(line, f"{name}:{number}", note)
+        if dist.origin.kind == "editable" and note is None and not _EGG.search(line):
+            guessed.append(dist.raw_name)
         distributions[dist.name] = dist
-        found = True
-    if not found and text.strip():
-        raise UsageError(f"{name} holds nothing that can be read; expected {_FORMS}")
-    sections = _sections("partial", "pip freeze tells names and versions only")
+        note = None
+    reason = "pip freeze tells names and versions only"
+    if guessed:
+        reason += f"; {', '.join(guessed)} is named after its directory, because an editable install's line has no name"
+    sections = _sections("partial", reason)
     sections = {
         key: value if key == "distributions" else Section(status="unknown", reason="pip freeze does not tell it")
         for key, value in sections.items()
@@ -211,11 +225,13 @@ def from_pip_freeze(text: str, name: str) -> Snapshot:
     )
 
 
-def _frozen(line: str, where: str) -> Distribution:
+def _frozen(line: str, where: str, note: tuple[str, str] | None = None) -> Distribution:
     editable = line.startswith(("-e ", "--editable"))
     if editable:
-        url = line.partition(" ")[2].strip()
+        url = re.split(r"[ =]", line, maxsplit=1)[-1].strip()
         egg = _EGG.search(url)
+        if note is not None:
+            return _named(note[0], note[1], Origin(kind="editable", url=_without_credentials(url), commit=_commit(url)))
         label = egg.group(1) if egg else Path(urlsplit(url).path).name
         if not label:
             raise UsageError(f"{where}: an editable line without a name: {line[:80]!r}")

@@ -58,10 +58,32 @@ def test_freeze_lines(tmp_path: Path) -> None:
     assert (found["ed-it"].origin.kind, found["ed-it"].origin.commit) == ("editable", "b" * 40)
 
 
+def test_freeze_names_an_editable_install_in_a_comment(tmp_path: Path) -> None:
+    (tmp_path / "f.txt").write_text(
+        "--find-links /wheels\n-i https://pkg.example/simple\n"
+        "# Editable Git install with no remote (My.Kit==0.1.0)\n-e /src/main\n"
+        "# Editable Git install (other==2.0) with either a deleted local remote or invalid URI:\n# 'gone'\n-e /src/elsewhere\n"
+        "-e file:///src/uv_writes_no_name\n"
+    )
+    frozen = read(tmp_path / "f.txt")
+    assert {(dist.raw_name, dist.version) for dist in frozen.distributions} == {
+        ("My.Kit", "0.1.0"), ("other", "2.0"), ("uv_writes_no_name", None)}  # fmt: skip
+    assert {dist.origin.kind for dist in frozen.distributions} == {"editable"}
+    assert "uv_writes_no_name is named after its directory" in (frozen.section("distributions").reason or "")
+
+
+def test_freeze_as_powershell_writes_it(tmp_path: Path) -> None:
+    (tmp_path / "f.txt").write_bytes("torch==2.9.1\r\n".encode("utf-16"))
+    assert [dist.name for dist in read(tmp_path / "f.txt").distributions] == ["torch"]
+    (tmp_path / "empty.txt").write_text("# nothing is installed\n\n")
+    assert read(tmp_path / "empty.txt").distributions == ()
+
+
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (b"\xff\xfe", "is not UTF-8"),
+        (b"\xff\xfea", "is not UTF-8"),
+        (b"\x80\x81", "is not UTF-8"),
         (b"{", "is not valid JSON"),
         (b'{"installed": 3, "version": "1"}', "installed: expected a list"),
         (b'{"installed": [], "version": "7"}', "version '7'"),
