@@ -73,7 +73,9 @@ class Site:
     cell: int | None = None
 
     def __str__(self) -> str:
-        return f"{self.file}:{self.line}" if self.cell is None else f"{self.file} cell {self.cell}:{self.line}"
+        if self.cell is not None:
+            return f"{self.file} cell {self.cell}:{self.line}"
+        return f"{self.file}:{self.line}" if self.line else self.file
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -313,9 +313,17 @@ def judge(
 
 
 def _merged(found: Iterable[Finding]) -> list[Finding]:
-    """One finding for what holds alike on several hosts."""
-    together: dict[tuple[object, ...], Finding] = {}
+    """One finding for what holds alike on several hosts, and for one import that several scripts of a directory reach."""
+    shortest: dict[tuple[object, ...], Finding] = {}
     for item in found:
+        # An import reached in several ways is told by the shortest of them.
+        way: object = "" if "path" in item.evidence else item.what
+        place = (item.code, item.subject, item.location, item.evidence.get("cell"), item.hosts, item.fix, item.severity, item.ignored, way)
+        other = shortest.get(place)
+        if other is None or len(item.what) < len(other.what):
+            shortest[place] = item
+    together: dict[tuple[object, ...], Finding] = {}
+    for item in shortest.values():
         key = (item.code, item.subject, item.location, item.what, item.fix, item.severity, item.ignored)
         other = together.get(key)
         if other is None:
@@ -465,7 +473,8 @@ class _Judge:
                 yield from self.failing(item, top, fact.behind, conditional, guarded)
             return
         standard = item.module.split(".")[0] in sys.stdlib_module_names
-        if fact.status == "unknown" and "snapshot" in fact.message and not item.optional and not standard:
+        told = "snapshot" in fact.message or "has no file for it" in fact.message
+        if fact.status == "unknown" and told and not item.optional and not standard:
             what = f"{item.site} imports {item.module}: {fact.message}."
             yield self.make("EP109", item.module, what, item.site, ignored=_ignored(item, "EP109"))
         for name in item.names:

@@ -1138,6 +1138,7 @@ class Distributions:
                     if dist.get("origin", {}).get("kind") in (None, "index", "unknown"):
                         dist["origin"] = {"kind": "conda"}
                 dist.setdefault("origin", {"kind": "unknown"})
+        self.portions()
         for location in self.locations:
             here: dict[str, list[dict[str, Any]]] = {}
             kept = []
@@ -1162,6 +1163,32 @@ class Distributions:
                 dist["build_variant"] = variant
         for dist in sources:
             git_state(dist["origin"])
+
+    def portions(self) -> None:
+        """A directory without ``__init__`` is only a namespace portion: a module of its name elsewhere is imported, so
+        it is not told among the loose ones where there is such a module."""
+        entries = {entry["path"]: entry for entry in self.path.entries}
+        standard = [entry["path"] for entry in self.path.entries if entry["origin"] == "stdlib"]
+        owned: set[str] = set(sys.builtin_module_names)
+        for location in self.locations:
+            owned |= location.owned
+        suffixes = tuple(extension_suffixes()) + (".py", ".pyc")
+        for location in self.locations:
+            entry = entries[location.path]
+            kept = []
+            for name in entry.get("loose", ()):
+                folder = os.path.join(location.path, name)
+                elsewhere = name in owned or any(
+                    os.path.exists(os.path.join(place, name + suffix)) for place in standard for suffix in ("", ".py")
+                )
+                if elsewhere and os.path.isdir(folder) and not any(name + suffix in location.names for suffix in suffixes):
+                    if not any(os.path.exists(os.path.join(folder, "__init__" + suffix)) for suffix in suffixes):
+                        continue
+                kept.append(name)
+            if kept:
+                entry["loose"] = kept
+            else:
+                entry.pop("loose", None)
 
     def editable(self, dist: dict[str, Any]) -> None:
         """An editable install's modules are in the directory or the finder that its own ``.pth`` names."""

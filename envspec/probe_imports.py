@@ -72,6 +72,7 @@ class Spec:
         self.locations = locations
         self.loader: Any = None
         self.passing = False  # may be there in this process only
+        self.unseen = False  # its package has no file for it, and may make it when it runs
 
     def source(self) -> Optional[bytes]:
         """The module's source as bytes, None where there is none to read."""
@@ -383,6 +384,7 @@ class Module:
         self.names: Dict[str, Any] = {}
         self.open = spec.kind not in ("source", "namespace")
         self.children_open = spec.kind in ("opaque", "extension")  # an extension may register submodules itself
+        self.made: Set[str] = set()  # submodules that its code puts into sys.modules itself
         self.locations = spec.locations
         self.stdlib = False
         self.index = -1  # position on the stack while its body runs
@@ -552,6 +554,60 @@ def _names_bound(nodes: Iterable[Any]) -> Set[str]:
     return bound
 
 
+def _modules_made(tree: Any, name: str) -> Optional[Set[str]]:
+    """Names that a module's code may put into `sys.modules` when it is imported; None where they are computed.
+
+    A function that nothing else in the file speaks of is there for other packages to call, so it does not count.
+    """
+    spoken: Dict[int, Set[str]] = {}
+    stores: List[Tuple[Any, Any]] = []
+    for node in tree.body:
+        names = spoken[id(node)] = set()
+        for inner in ast.walk(node):
+            if isinstance(inner, ast.Name):
+                names.add(inner.id)
+            elif isinstance(inner, ast.Attribute):
+                names.add(inner.attr)
+            elif isinstance(inner, ast.Assign):
+                for target in inner.targets:
+                    if isinstance(target, ast.Subscript) and _is_modules(target.value):
+                        stores.append((node, _index(target.slice)))
+            elif isinstance(inner, ast.Call) and isinstance(inner.func, ast.Attribute) and _is_modules(inner.func.value):
+                if inner.func.attr in ("setdefault", "update", "__setitem__"):
+                    stores.append((node, inner.args[0] if inner.args and inner.func.attr != "update" else None))
+    made: Set[str] = set()
+    for node, key in stores:
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and not node.decorator_list:
+            if not any(node.name in names for other, names in spoken.items() if other != id(node)):
+                continue
+        text = _key_text(key, name)
+        if text is None:
+            return None
+        made.add(text)
+    return made
+
+
+def _is_modules(node: Any) -> bool:
+    return getattr(node, "attr", getattr(node, "id", "")) == "modules"
+
+
+def _key_text(node: Any, name: str) -> Optional[str]:
+    """The text of a key made of constants and the module's own name, None for any other."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return node.value
+    if isinstance(node, ast.Name) and node.id == "__name__":
+        return name
+    if isinstance(node, ast.FormattedValue) and node.conversion == -1 and node.format_spec is None:
+        return _key_text(node.value, name)
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+        parts = [_key_text(node.left, name), _key_text(node.right, name)]
+    elif isinstance(node, ast.JoinedStr):
+        parts = [_key_text(value, name) for value in node.values]
+    else:
+        return None
+    return None if None in parts else "".join([part for part in parts if part])
+
+
 # ------------------------------------------------------------------------------------------------- calls that are known
 
 _PLATFORM: Dict[str, Callable[[], Any]] = {
@@ -581,6 +637,7 @@ _BUILTIN_CALLS = {
 }  # fmt: skip
 
 
+_FILLS_MODULES = re.compile(rb"modules\s*\[\s*(?!__name__\s*\])[^\]=]*\]\s*=[^=]|modules\.(setdefault|update|__setitem__)\s*\(")
 _OPENS = re.compile(
     rb"\._convert_?\(|\bglobal_enum\b"
 )  # text by which a module makes names that its statements do not show
@@ -610,6 +667,7 @@ class Machine:
         self._trees: Dict[str, Any] = {} if trees is None else trees
         self._dists: Optional[Set[str]] = None
         self.path_roots: Set[str] = set()
+        self.used_roots: Set[str] = set()  # those from which something was imported: it may have imported its neighbours
         self._below: Dict[str, Set[str]] = {}
 
     def fresh(self) -> None:
@@ -618,6 +676,7 @@ class Machine:
         self.stack = []
         self.running = set()
         self.path_roots = set()
+        self.used_roots = set()
         self.maybe = 0
         self.calls = []
         self.handling = []
@@ -697,14 +756,16 @@ class Machine:
                 raise Failed(ModuleNotFoundError, name, "module", "No module named {!r}".format(name))
             return spec
         if parent.locations is None:
-            if parent.children_open:
+            if parent.children_open or name in parent.made:
                 return Spec(name, "opaque", None, [])
             raise Failed(ModuleNotFoundError, name, "not-a-package",
                          "No module named {!r}; {!r} is not a package".format(name, parent.name))  # fmt: skip
         spec = self.finder.find(name, parent.locations)
         if spec is None:
-            if parent.children_open:
-                return Spec(name, "opaque", None, [])
+            if parent.children_open or name in parent.made:
+                made = Spec(name, "opaque", None, [])
+                made.unseen = name not in parent.made and parent.spec.kind == "source"
+                return made
             raise Failed(ModuleNotFoundError, name, "submodule", "No module named {!r}".format(name))
         return spec
 
@@ -726,6 +787,7 @@ class Machine:
                     names.update(directories)
                     names.update(file[:-3] for file in files if file.endswith(".py"))
             if name in self._below[root]:
+                self.used_roots.add(root)
                 return True
         return False
 
@@ -810,8 +872,12 @@ class Machine:
         if _OPENS.search(raw):
             module.open = True
         if b"modules" in raw:
-            if re.search(rb"modules\s*\[\s*(?!__name__\s*\])[^\]=]*\]\s*=[^=]|modules\.(setdefault|update)\s*\(", raw):
-                module.children_open = True
+            if _FILLS_MODULES.search(raw):
+                made = _modules_made(tree, module.name)
+                if made is None:
+                    module.children_open = True
+                else:
+                    module.made |= made
             if re.search(rb"modules\s*\[\s*__name__\s*\]", raw):
                 module.open = True
                 if re.search(rb"modules\s*\[\s*__name__\s*\]\s*=[^=]", raw):
@@ -1241,9 +1307,9 @@ class Machine:
             for name in _names_bound(node.body):
                 scope.names.setdefault(name, UNKNOWN)
         finally:
-            if self.path_roots != outside:  # a manager that extends sys.path takes it back
-                self.path_roots = outside
-                self.stack[-1].path_roots &= outside
+            if self.path_roots != outside:  # a manager that extends sys.path takes it back; what was imported stays
+                self.path_roots &= outside | self.used_roots
+                self.stack[-1].path_roots &= self.path_roots
 
     _do_AsyncWith = _do_With
 
@@ -2265,7 +2331,9 @@ def verdict(machine: Machine, module: str, names: Sequence[str] = ()) -> Dict[st
         return result
     result["origin"] = loaded.spec.origin
     if loaded.spec.kind == "opaque":
-        result.update(status="unknown", reason="made at run time by the parent package")
+        parent = module.rpartition(".")[0]
+        reason = "{} has no file for it and may make it when it runs".format(parent) if loaded.spec.unseen else "made at run time"
+        result.update(status="unknown", reason=reason)
     result["package"] = loaded.locations is not None
     for name in names:
         result["names"][name] = _name_verdict(machine, loaded, name)

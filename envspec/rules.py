@@ -331,7 +331,7 @@ _ROWS: Final = (
         "breaks",
         "lock-not-for-host",
         "The lock is not made for this host",
-        "Its Python range or its list of environments leaves this host out, so an installer refuses it.",
+        "Its Python range, its environments or its groups leave this host out: an installer refuses it or installs nothing.",
         "Lock again with this host's Python and platform among the environments, or use the Python the lock asks for.",
     ),
     _rule(

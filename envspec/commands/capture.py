@@ -59,7 +59,8 @@ def _paths(hosts: Sequence[NamedHost], save_to: str | None) -> list[Path | None]
         raise UsageError(f"cannot make the directory {place}: {error.strerror or error}") from error
     paths: list[Path] = []
     for host in hosts:
-        stem = re.sub(r"[^A-Za-z0-9._@+-]+", "_", host.label).strip("_.") or "host"
+        label = re.sub(r"\.(json|txt)$", "", host.label) if host.name.kind == "file" else host.label
+        stem = re.sub(r"[^A-Za-z0-9._@+-]+", "_", label).strip("_.") or "host"
         candidates = (place / f"{stem}{suffix}.json" for suffix in ("", *(f"-{number}" for number in range(2, len(hosts) + 2))))
         paths.append(next(path for path in candidates if path not in paths))
     return list(paths)

@@ -19,6 +19,7 @@ from envspec.capture import AT_ONCE, Captured, capture_each
 from envspec.errors import CaptureError, EnvspecError, UsageError
 from envspec.findings import FailOn, Report
 from envspec.hosts import CaptureOptions, Host, HostName, open_host, parse_host
+from envspec.hosts.file import FileHost
 from envspec.locks import RoleLock, load_role_locks
 from envspec.output import Output, Sink, parse_output
 from envspec.policy import Baseline, apply, audit, load_baseline, save_baseline
@@ -107,12 +108,16 @@ def _in_spec(name: HostName, spec: Spec | None) -> HostName:
 
 
 def named_hosts(names: Sequence[HostName]) -> list[NamedHost]:
-    """The hosts of the names that are no locks.
+    """The hosts of the names that are no locks. Files are read at once: a bad one is found before any host is asked.
 
     Raises:
-        UsageError: a part of a name is not allowed.
+        UsageError: a part of a name is not allowed, or a file is none of a host.
     """
-    return [NamedHost(name=name, host=open_host(name)) for name in names if name.kind != "lock"]
+    hosts = [NamedHost(name=name, host=open_host(name)) for name in names if name.kind != "lock"]
+    for host in hosts:
+        if isinstance(host.host, FileHost):
+            host.host.load()
+    return hosts
 
 
 def read_locks(texts: Sequence[str], names: Sequence[HostName], spec: Spec | None) -> list[RoleLock]:
@@ -169,9 +174,15 @@ def outputs(arguments: argparse.Namespace) -> list[Output]:
         UsageError: a bad format, or a directory that does not exist.
     """
     found = [parse_output(text) for text in arguments.outputs]
+    taken: dict[Path, str] = {}
     for output in found:
         if not output.path.parent.is_dir():
             raise UsageError(f"cannot write {output.path}: there is no directory {output.path.parent}")
+        if output.path.is_dir():
+            raise UsageError(f"cannot write {output.path}: it is a directory; name a file")
+        other = taken.setdefault(output.path.resolve(), output.format)
+        if other != output.format:
+            raise UsageError(f"--output names {output.path} for {other} and for {output.format}; give each format a file of its own")
     return found
 
 

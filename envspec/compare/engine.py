@@ -27,6 +27,7 @@ from envspec.findings import (
 from envspec.locks import ResolvedLock, RoleLock, Target
 from envspec.policy import Baseline
 from envspec.rules import FAMILIES
+from envspec.snapshot import Section
 from envspec.spec import Spec
 
 __all__ = ["compare"]
@@ -315,18 +316,26 @@ def _status(host: LabelledSnapshot, captured: Sequence[Host], letters: Mapping[s
     target = host.target or host.label
     if host.snapshot is None:
         return HostStatus(label=host.label, role=host.role, target=target, status="failed", reason=host.error)
-    gaps = sorted(name for name, section in host.snapshot.sections.items() if section.status != "ok" and name != "deep")
+    gaps = {name: section for name, section in sorted(host.snapshot.sections.items()) if section.status != "ok" and name != "deep"}
     own = next(item for item in captured if item.label == host.label)
     return HostStatus(
         label=host.label,
         role=host.role,
         target=target,
         status="partial" if gaps else "ok",
-        reason=f"not read in whole: {', '.join(gaps)}" if gaps else None,
+        reason=_gaps(gaps) if gaps else None,
         digest=host.snapshot.digest,
         group=letters.get(host.label),
         summary=machine.summary(own),
     )
+
+
+def _gaps(sections: Mapping[str, Section]) -> str:
+    """What a host did not tell, with why: sections that have one reason share it."""
+    told: dict[str, list[str]] = {}
+    for name, section in sections.items():
+        told.setdefault(section.reason or f"it is {section.status}", []).append(name)
+    return "; ".join(f"{', '.join(names)}: {reason if len(reason) <= 160 else reason[:159] + '…'}" for reason, names in told.items())
 
 
 def _reference(

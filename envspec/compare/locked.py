@@ -45,7 +45,9 @@ def against_lock(out: Collector, host: Host) -> None:
     for fault in resolved.faults:
         code = {"ambiguous": "EP226", "no-wheel": "EP221", "package-python": "EP221"}.get(fault.kind, "EP220")
         location = Location(file=resolved.lock.path, line=fault.line)
-        out.add(code, fault.name or lock, [host.label], f"{lock}: {fault.message}", location=location)
+        offered = resolved.lock.offered if fault.kind == "group" else ()
+        fix = f"Give the host a role that the lock knows, such as {offered[0]}={host.label}." if offered else None
+        out.add(code, fault.name or lock, [host.label], f"{lock}: {fault.message}", location=location, fix=fix)
     missing = by_name(unsatisfied(host.snapshot, host.installed))
     torn: set[str] = set()
     for name, package in sorted(resolved.packages.items()):

@@ -42,6 +42,7 @@ class FileHost(Host):
     def __init__(self, target: str, path: Path, label: str | None = None) -> None:
         super().__init__(target, label)
         self.path = path
+        self._loaded: Snapshot | None = None
 
     def run_python(self, source: str, stdin_json: object, timeout: float) -> object:
         """Always fails: a file can answer only what it holds."""
@@ -53,12 +54,22 @@ class FileHost(Host):
         Raises:
             UsageError: the file cannot be read or is in none of the three forms.
         """
-        try:
-            data = self.path.read_bytes()
-        except OSError as error:
-            raise UsageError(f"cannot read {self.path}: {error.strerror or error}") from error
-        snapshot = self._read(data)
-        return replace(snapshot, capture=replace(snapshot.capture, label=self.label, target=self.target))
+        return self.load()
+
+    def load(self) -> Snapshot:
+        """What the file holds, read once.
+
+        Raises:
+            UsageError: the file cannot be read or is in none of the three forms.
+        """
+        if self._loaded is None:
+            try:
+                data = self.path.read_bytes()
+            except OSError as error:
+                raise UsageError(f"cannot read {self.path}: {error.strerror or error}") from error
+            snapshot = self._read(data)
+            self._loaded = replace(snapshot, capture=replace(snapshot.capture, label=self.label, target=self.target))
+        return self._loaded
 
     def _read(self, data: bytes) -> Snapshot:
         name = str(self.path)

@@ -17,6 +17,7 @@ Each may be given a role: ``train=user@gpu:~/env/bin/python3``.
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -80,7 +81,13 @@ def parse_host(text: str, names: Mapping[str, str] | None = None) -> HostName:
         nested = _ROLE.fullmatch(inner)
         parsed = _parse(nested.group(2) if nested else inner)
         return replace(parsed, label=rest, role=role or (nested.group(1) if nested else None))
-    return replace(_parse(rest), role=role)
+    try:
+        return replace(_parse(rest), role=role)
+    except UsageError as error:
+        meant = difflib.get_close_matches(rest, list(names or ()), n=1)
+        if not meant or ":" in rest:
+            raise
+        raise UsageError(f"{rest!r} is not a host; did you mean {meant[0]!r} of the spec?") from error
 
 
 def _parse(text: str) -> HostName:

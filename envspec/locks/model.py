@@ -102,7 +102,7 @@ class ResolvedLock:
 
 @dataclass(frozen=True, kw_only=True)
 class Lock:
-    """A lock as read, for one role. ``extras`` and ``groups`` are what the role selects."""
+    """A lock as read, for one role. ``extras`` and ``groups`` are what the role selects, ``offered`` what others could."""
 
     path: str
     kind: Literal["requirements", "pylock", "uv"]
@@ -111,6 +111,7 @@ class Lock:
     requires_python: SpecifierSet | None = None
     extras: frozenset[str] = frozenset()
     groups: frozenset[str] = frozenset()
+    offered: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
     @property
@@ -137,6 +138,12 @@ class Lock:
             if not any(result is not False for result in results):
                 faults.append(LockFault(kind="environment", message="none of the lock's environments is this host"))
         selected, undecided = self.select(target)
+        if self.packages and not (selected or undecided or self.groups or self.extras):
+            # Held against nothing, a host would seem to match.
+            why = "each of its entries is for another environment"
+            if self.offered:
+                why = f"it installs nothing without a group or extra; give the host one as its role: {', '.join(self.offered)}"
+            faults.append(LockFault(kind="group", message=f"the lock selects no package for this host: {why}"))
         packages: dict[str, LockedPackage] = {}
         chosen: dict[str, LockedFile] = {}
         for package in selected:

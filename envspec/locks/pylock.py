@@ -74,6 +74,7 @@ def read_pylock(path: Path, role: str | None = None) -> Lock:
         requires_python=pylock.requires_python,
         extras=extras,
         groups=groups,
+        offered=tuple(sorted({*(pylock.dependency_groups or ()), *(pylock.extras or ())})),
         notes=notes,
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from itertools import groupby
 
 from rich import box
@@ -25,6 +25,7 @@ _KEY_COLUMNS = 28
 _GAP = 3
 _CORNER = "differs"
 _TOLD = 5
+_NAMED = 60
 
 
 class Text:
@@ -63,9 +64,12 @@ def _parts(report: Report, view: View) -> Iterator[RenderableType]:
     yield Styled.assemble((f"envspec {plain(report.command)}", "bold"), f"  compared with {plain(report.reference)}" if report.reference else "")
     yield from _hosts(report, view)
     rows = [row for row in report.rows if view.verbose or not (row.declared or row.ignored)]
+    beyond = [] if view.verbose else [row for row in rows if _beyond(row, report.groups)]
+    if len(beyond) > _TOLD:  # hundreds of lines that all say "not in the lock" hide the few that matter
+        rows = [row for row in rows if row not in beyond]
     if rows:
         yield from _tables(rows, report.groups, view)
-    yield from _findings(report, view)
+    yield from _findings(report, view, {row.key for row in rows}, {row.key for row in beyond if row not in rows})
     for note in report.notes:
         yield Styled(f"note: {plain(note)}")
     yield Styled("")
@@ -137,6 +141,12 @@ def _tables(rows: Sequence[Row], groups: Sequence[Group], view: View) -> Iterato
         yield Styled("  " + "   ".join(legend), style="dim")
 
 
+def _beyond(row: Row, groups: Sequence[Group]) -> bool:
+    """Whether all that a row says is that a package is not in the lock."""
+    locked = [cell for cell, group in zip(row.cells, groups, strict=True) if group.kind == "lock"]
+    return row.kind == "package" and row.severity == "noise" and bool(locked) and all(cell.state == "unlisted" for cell in locked)
+
+
 def _table(rows: Sequence[Row], groups: Sequence[Group], columns: Sequence[int], view: View) -> Table:
     table = Table(box=box.ASCII if view.ascii else box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="bold")
     table.add_column(_CORNER, overflow="fold", max_width=_KEY_COLUMNS)
@@ -180,21 +190,28 @@ def _cell(cell: Cell, told: bool) -> Styled:
     return Styled(plain(cell.text or "="))
 
 
-def _findings(report: Report, view: View) -> Iterator[RenderableType]:
+def _findings(report: Report, view: View, keys: Set[str], beyond: Set[str]) -> Iterator[RenderableType]:
+    """The findings by severity. ``keys`` are those of the table; findings about those in ``beyond`` are a list of names."""
     shown = [finding for finding in report.findings if finding.counts]
-    keys = {row.key for row in report.rows}
     for severity, group in groupby(shown, key=lambda finding: finding.severity):
         found = list(group)
         yield Styled("")
         yield Styled(f"{CONSEQUENCE[severity]} ({len(found)})", style=_STYLE[severity])
         for _, same in groupby(found, key=lambda finding: (finding.code, finding.why)):
             members = list(same)
+            listed = [each for each in members if severity == "noise" and each.subject in beyond]
+            members = [each for each in members if each not in listed]
             # What breaks is always told in full; a hundred packages that differ are in the table already.
             more = [each for each in members[_TOLD:] if each.subject in keys] if severity != "breaks" and not view.verbose else []
             more = more if len(more) > 1 else []
-            yield from _rule([each for each in members if each not in more], folded=severity == "noise" and not view.verbose)
+            if members:
+                yield from _rule([each for each in members if each not in more], folded=severity == "noise" and not view.verbose)
+            elif listed:
+                yield _heading(listed[0])
             if more:
                 yield _indented(Styled(f"and {len(more)} more, which are in the table above; --verbose tells each", style="dim"), 4)
+            for hosts, group_of in groupby(sorted(listed, key=lambda each: each.hosts), key=lambda each: each.hosts):
+                yield _names(list(group_of), hosts)
     if view.verbose:
         accepted = [finding for finding in report.findings if not finding.counts]
         if accepted:
@@ -206,7 +223,7 @@ def _findings(report: Report, view: View) -> Iterator[RenderableType]:
 
 def _rule(findings: Sequence[Finding], *, folded: bool) -> Iterator[RenderableType]:
     first = findings[0]
-    yield _indented(Styled.assemble((plain(first.code), "bold"), f" {plain(title(first))}"), 2)
+    yield _heading(first)
     if not folded:
         yield _indented(Styled(plain(first.why), style="dim"), 8)
     for finding in findings:
@@ -218,6 +235,18 @@ def _rule(findings: Sequence[Finding], *, folded: bool) -> Iterator[RenderableTy
         if not folded and finding.fix:
             # A mend is one line. A line feed in it came with a name; were it kept, its second half would be a line to paste.
             yield from _mend(plain(finding.fix))
+
+
+def _heading(first: Finding) -> Padding:
+    return _indented(Styled.assemble((plain(first.code), "bold"), f" {plain(title(first))}"), 2)
+
+
+def _names(findings: Sequence[Finding], hosts: Sequence[str]) -> Padding:
+    """Many subjects of one code on the same hosts, as a paragraph."""
+    subjects = [plain(each.subject) for each in findings]
+    more = f" and {len(subjects) - _NAMED} more, which --verbose tells" if len(subjects) > _NAMED else ""
+    line = Styled.assemble((f"{len(subjects)} on {plain(fold_hosts(hosts))}: ", "cyan"), ", ".join(subjects[:_NAMED]), (more, "dim"))
+    return _indented(line, 4)
 
 
 def _mend(line: str) -> Iterator[RenderableType]:

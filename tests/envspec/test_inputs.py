@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
 import threading
 from pathlib import Path
 
 import pytest
 
 from envspec.commands.diff import with_baselines
-from envspec.commands.inputs import concurrently, host_names, named_hosts, read_locks
+from envspec.commands.inputs import concurrently, host_names, named_hosts, outputs, read_locks
 from envspec.errors import CaptureError, EnvspecError, UsageError
 from envspec.output import Sink
 from envspec.spec import Spec, load_spec
@@ -20,6 +21,7 @@ LOCK = "alpha==1.0 --hash=sha256:" + "a" * 64 + "\n"
 def spec(tmp_path: Path) -> Spec:
     for name in ("own.lock", "all.lock", "other.lock"):
         (tmp_path / name).write_text(LOCK)
+    (tmp_path / "kept.json").write_text('{"version": "1", "installed": []}')
     (tmp_path / "envspec.yaml").write_text(
         "hosts:\n"
         "  box: {target: 'local:./env', role: train}\n"
@@ -43,6 +45,33 @@ def test_no_host_means_those_of_the_spec_with_their_roles_and_places(spec: Spec)
     assert names[1].path == "~/env/bin/python3"
     assert names[2].path == str(spec.root / "kept.json")
     assert [host.label for host in named_hosts(names)] == ["box", "gpu", "kept", "free"]
+
+
+def test_a_bad_file_is_found_before_any_host_is_asked(spec: Spec) -> None:
+    (spec.root / "kept.json").write_text("{")
+    with pytest.raises(UsageError, match=r"kept\.json is not valid JSON"):
+        named_hosts(host_names([], spec))
+    (spec.root / "kept.json").unlink()
+    with pytest.raises(UsageError, match=r"cannot read .*kept\.json: No such file"):
+        named_hosts(host_names([], spec))
+
+
+def test_a_name_that_is_nearly_one_of_the_spec(spec: Spec) -> None:
+    with pytest.raises(UsageError, match=r"'kep' is not a host; did you mean 'kept' of the spec\?"):
+        host_names(["kep"], spec)
+    with pytest.raises(UsageError, match="'nothing' is not a host; write local"):
+        host_names(["infer=nothing"], spec)
+
+
+def test_each_format_has_a_file_of_its_own(tmp_path: Path) -> None:
+    def found(*texts: str) -> list[str]:
+        return [output.format for output in outputs(argparse.Namespace(outputs=list(texts)))]
+
+    assert found(f"text={tmp_path}/a", f"json={tmp_path}/b") == ["text", "json"]
+    with pytest.raises(UsageError, match="for text and for json; give each format a file of its own"):
+        found(f"text={tmp_path}/a", f"json={tmp_path}/../{tmp_path.name}/a")
+    with pytest.raises(UsageError, match="it is a directory"):
+        found(f"text={tmp_path}")
 
 
 def test_a_role_on_the_command_line_wins_over_the_spec(spec: Spec) -> None:

@@ -44,9 +44,9 @@ def install(site: Path, name: str, version: str, files: Mapping[str, str]) -> Pa
     return site
 
 
-def on(site: Path | None, script: ScriptImports, label: str = "gpu-a", role: str | None = None) -> HostImports:
+def on(site: Path | None, *scripts: ScriptImports, label: str = "gpu-a", role: str | None = None) -> HostImports:
     """The answer of a host that has the standard library and one site directory."""
-    asked = request([script])
+    asked = request(scripts)
     paths = sysconfig.get_paths()
     asked["path"] = [paths["stdlib"], str(Path(paths["stdlib"]) / "lib-dynload"), *([str(site)] if site else [])]
     return HostImports(label=label, facts=ImportFacts.from_dict(probe_imports.main(asked)), role=role)
@@ -93,7 +93,7 @@ class TestMotivatingScript:
         return parse_script(tmp_path / "serve.py", base=tmp_path)
 
     def test_without_the_package(self, tmp_path: Path, script: ScriptImports) -> None:
-        train = on(install(tmp_path / "train", "speculators", "0.9.0", SPECULATORS["0.9.0"]), script, "train-1", "train")
+        train = on(install(tmp_path / "train", "speculators", "0.9.0", SPECULATORS["0.9.0"]), script, label="train-1", role="train")
         lock = lock_of(tmp_path, "speculators==0.9.0 --hash=sha256:" + "0" * 64 + "\n")
         (found,) = judge([script], [on(None, script)], [lock], elsewhere=[train])
         assert (found.code, found.severity, found.subject, found.hosts) == ("EP101", "breaks", "speculators", ("gpu-a",))
@@ -127,7 +127,7 @@ class TestMotivatingScript:
         assert judge([script], [new], [lock_of(tmp_path, "speculators==0.9.0\n")]) == []
 
     def test_hosts_that_fail_alike_are_one_finding(self, tmp_path: Path, script: ScriptImports) -> None:
-        (found,) = judge([script], [on(None, script, "b"), on(None, script, "a")])
+        (found,) = judge([script], [on(None, script, label="b"), on(None, script, label="a")])
         assert found.hosts == ("a", "b")
 
 
@@ -198,6 +198,25 @@ class TestLadder:
 
     def test_names_that_cannot_be_known_are_not_reported(self, check: Check) -> None:
         assert check("from a import X\n", {"a.py": "def __getattr__(n): return lookup(n)\n"}) == []
+
+    def test_a_submodule_that_only_running_could_make_is_told_and_fails_nothing(self, check: Check) -> None:
+        found = check("import a.b\n", {"a/__init__.py": "import sys\nfor name in made():\n    sys.modules[name] = object()\n"})
+        assert codes(found) == [("EP109", "noise", "a.b")]
+        assert found[0].what == "main.py:1 imports a.b: a has no file for it and may make it when it runs."
+
+    def test_one_import_of_a_directory_is_one_finding(self, tmp_path: Path) -> None:
+        write(tmp_path / "work", {"pkg/__init__.py": "import gone\n", "pkg/one.py": "X = 1\n", "pkg/two.py": "from pkg import one\n"})
+        write(tmp_path / "site", {})
+        scripts = parse_directory(tmp_path / "work" / "pkg", base=tmp_path / "work")
+        (found,) = judge(scripts, [on(tmp_path / "site", *scripts)])  # __init__, one and two all reach it
+        assert (found.code, str(found.location)) == ("EP101", "pkg/__init__.py:1:1")
+        assert "by way of" not in found.what
+
+    def test_a_module_of_the_command_line_has_no_line(self, tmp_path: Path) -> None:
+        write(tmp_path / "site", {})
+        script = parse_module("gone", base=tmp_path)
+        (found,) = judge([script], [on(tmp_path / "site", script)])
+        assert found.what.startswith("-m gone imports gone: there is no module gone")
 
     def test_the_nearest_name(self, check: Check) -> None:
         (found,) = check("from a import Trainer\n", {"a.py": "class Trainers: ...\n"})

@@ -173,6 +173,24 @@ CASES: dict[str, tuple[dict[str, str], str, tuple[str, ...]]] = {
     "circular": ({"a.py": "import b\nX = 1\n", "b.py": "from a import X\n"}, "a", ()),
     "circular after": ({"a.py": "X = 1\nimport b\n", "b.py": "from a import X\n"}, "a", ()),
     "sys.modules": ({"a.py": "import sys, types\nsys.modules['a.moved'] = types.ModuleType('a.moved')\n"}, "a.moved", ()),
+    "sys.modules by the module's own name": (
+        {"a/__init__.py": "import sys, types\nsys.modules.setdefault(f'{__name__}.moved', types.ModuleType('m'))\n"}, "a.moved", (),
+    ),
+    "sys.modules holds one name and not another": (
+        {"a/__init__.py": "import sys, types\nsys.modules[__name__ + '.moved'] = types.ModuleType('m')\n"}, "a.absent", (),
+    ),
+    "sys.modules in a function for others": (
+        {"a/__init__.py": "import sys\ndef register(name, module):\n    sys.modules['.'.join([__name__, name])] = module\n"}, "a.absent", (),
+    ),
+    "sys.modules in a function that is called": (
+        {"a/__init__.py": "import sys, types\ndef register(name):\n    sys.modules[__name__ + '.' + name] = types.ModuleType(name)\n"
+                          "for n in 'xyz'.split():\n    register(n)\n"}, "a.xyz", (),
+    ),
+    "imported while the path was longer": (
+        {"a/__init__.py": "import contextlib, os, sys\n@contextlib.contextmanager\ndef longer():\n    sys.path.insert(0, os.path.dirname(__file__) + '/vendor')\n"
+                          "    try:\n        yield\n    finally:\n        del sys.path[0]\nwith longer():\n    import one\n",
+         "a/b.py": "import one, two\n", "a/vendor/one.py": "import two\n", "a/vendor/two.py": ""}, "a.b", (),
+    ),
     "parent fails first": ({"a/__init__.py": "import gone\n", "a/b.py": ""}, "a.b", ()),
     "metadata": ({"a.py": "from importlib.metadata import version\nversion('gone-dist')\n"}, "a", ()),
     "metadata caught": (
@@ -216,6 +234,13 @@ def test_nothing_is_executed(tmp_path: Path) -> None:
     write(tmp_path / "site", {"a/__init__.py": text, "a/b.py": text, "evil.pth": f"import os; os.mkdir({str(mark)!r})\n"})
     assert asked([str(tmp_path / "site")], "a.b", "X")["names"]["X"]["status"] == "fails"
     assert not mark.exists()
+
+
+def test_a_package_that_makes_modules_when_it_runs(tmp_path: Path) -> None:
+    write(tmp_path, {"a/__init__.py": "import sys\nfor name in made():\n    sys.modules[name] = object()\n", "m.py": "import sys\nsys.modules[x()] = 1\n"})
+    verdict = asked([str(tmp_path)], "a.b")
+    assert (verdict["status"], verdict["reason"]) == ("unknown", "a has no file for it and may make it when it runs")
+    assert asked([str(tmp_path)], "m.b")["reason"] == "made at run time"
 
 
 class TestLadder:

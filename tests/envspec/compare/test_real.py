@@ -334,6 +334,20 @@ def test_a_loose_directory_on_pythonpath(site: Path, monkeypatch: pytest.MonkeyP
     assert codes(report) == [("EP504", "demo")]
 
 
+def test_a_plain_directory_on_pythonpath_hides_nothing(
+    site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(site, "demo", "1.0", {"demo/__init__.py": b""})
+    shadow = tmp_path / "shadow"
+    for name in ("demo", "json", "alone"):  # a project's own folders: namespace portions, which lose against real packages
+        (shadow / name).mkdir(parents=True)
+        (shadow / name / "notes.md").write_text("")
+    monkeypatch.setenv("PYTHONPATH", str(shadow))
+    taken = capture(site, "a")
+    assert next(entry.loose for entry in taken.path if entry.path == str(shadow)) == ("alone",)
+    assert codes(judge(taken)) == []
+
+
 def test_a_copy_on_pythonpath_hides_the_installed_one(
     site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

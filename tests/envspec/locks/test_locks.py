@@ -258,6 +258,19 @@ wheels = [{wheel("old", "py3-none-any")}]
         assert set(versions(load_lock(path, "speed"))) == {"always", "fast", "base"}
         assert set(versions(load_lock(path, "unknown"))) == {"always", "base"}
 
+    def test_a_lock_that_selects_nothing_for_a_host_is_no_match(self, tmp_path: Path) -> None:
+        text = HEAD + 'dependency-groups = ["training", "inference"]\ndefault-groups = []\n'
+        text += f"[[packages]]\nname = \"train\"\nversion = \"1.0\"\nmarker = \"'training' in dependency_groups\"\nwheels = [{wheel('train', 'py3-none-any')}]\n"
+        lock = load_lock(write(tmp_path, "pylock.toml", text))
+        (fault,) = lock.resolve(target()).faults
+        assert (fault.kind, fault.name) == ("group", None)
+        assert fault.message.endswith("give the host one as its role: inference, training")
+        assert load_lock(tmp_path / "pylock.toml", "training").resolve(target()).faults == ()
+        windows = HEAD + f"[[packages]]\nname = \"a\"\nversion = \"1.0\"\nmarker = \"sys_platform == 'win32'\"\nwheels = [{wheel('a', 'py3-none-any')}]\n"
+        (fault,) = load_lock(write(tmp_path, "pylock.toml", windows)).resolve(target()).faults
+        assert fault.message.endswith("each of its entries is for another environment")
+        assert load_lock(write(tmp_path, "pylock.toml", HEAD + "packages = []\n")).resolve(target()).faults == ()
+
     def test_role_lookup_order_in_a_directory(self, tmp_path: Path) -> None:
         entry = '[[packages]]\nname = "six"\nversion = "{0}"\nwheels = [{1}]\n'
         for name, version in (("pylock.toml", "1.0"), ("pylock.infer.toml", "2.0")):

@@ -479,3 +479,25 @@ def test_every_format_of_any_report_is_valid(findings: list[Finding], hosts: lis
     assert Report.from_dict(document) == report
     schemas.check_sarif(json.loads(render("sarif", report, View(anchor="a.lock"))))
     schemas.check_junit(render("junit", report, View()))
+
+
+def test_hundreds_of_packages_beyond_the_lock_are_names_and_no_rows() -> None:
+    names = [f"package-{n:03}" for n in range(200)]
+    extra = [Finding(code="EP212", severity="noise", subject=name, hosts=("gpu-1",), what=f"{name} is installed", why="w", fix="f") for name in names]
+    missing = Finding(code="EP201", severity="breaks", subject="torch", hosts=("gpu-1",), what="torch is not installed", why="w", fix="f")
+    lock, there = Cell(state="unlisted"), Cell(state="different", text="1")
+    rows = [Row(kind="package", key="torch", severity="breaks", cells=(Cell(state="same", text="2.9.1"), Cell(state="absent")))]
+    rows += [Row(kind="package", key=name, severity="noise", cells=(lock, there)) for name in names]
+    groups = (Group(name="lock", hosts=(), kind="lock", reference=True), Group(name="A", hosts=("gpu-1",)))
+    report = dataclasses.replace(_many(0), groups=groups, rows=tuple(rows)).with_findings([missing, *extra])
+    text = render("text", report, View(width=80))
+    assert len(text.splitlines()) < 40
+    assert max(map(len, text.splitlines())) <= 80
+    assert "EP212 A package is installed that the lock does not list" in text
+    assert "200 on gpu-1: package-000, package-001" in text
+    assert "and 140 more, which --verbose tells" in " ".join(text.split())
+    assert not re.search(r"(?m)^package-", text)
+    verbose = render("text", report, View(width=80, verbose=True))
+    assert all(re.search(rf"(?m)^{name} ", verbose) for name in names)
+    few = dataclasses.replace(report, rows=tuple(rows[:4])).with_findings([missing, *extra[:3]])
+    assert re.search(r"(?m)^package-001 ", render("text", few, View(width=80)))
