@@ -69,7 +69,7 @@ class CheckCommand:
         from eagle3_diag.report.document import dumps
 
         asked = _asked(arguments)
-        subject, found = read_subject(arguments.drafter, arguments.target, trained_by=_trained_by(arguments.trained_by), ids=arguments.ids)
+        subject, found = read_subject(arguments.drafter, arguments.target, trained_by=read_trained_by(arguments.trained_by), ids=arguments.ids)
         answer = check(subject, found, asked, compare=bool(arguments.compare_engines))
         report = documents.document(answer)
         write_all([Output(path, dumps(report)) for path in files.values()])
@@ -95,7 +95,8 @@ def _asked(arguments: argparse.Namespace) -> list[tuple[str, Version | None]]:
     return [(arguments.engine, version)]
 
 
-def _trained_by(text: str | None) -> tuple[str, Version | None] | None:
+def read_trained_by(text: str | None) -> tuple[str, Version | None] | None:
+    """``TRAINER[==V]`` as a name and a version. Raises InputError for either that is none."""
     from eagle3_diag.engines.versions import parse
 
     if text is None:

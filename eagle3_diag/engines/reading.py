@@ -9,13 +9,14 @@ from typing import Any
 
 from eagle3_diag.checkpoint import read_drafter
 from eagle3_diag.checkpoint.fields import parse_json, read_bytes, read_config
+from eagle3_diag.checkpoint.interface import DrafterCheckpoint
 from eagle3_diag.engines import ENGINES
 from eagle3_diag.engines.interface import Subject
 from eagle3_diag.engines.trained import Trained, trained
 from eagle3_diag.engines.trained.interface import Convention
 from eagle3_diag.engines.versions import Version, parse
 from eagle3_diag.errors import InputError
-from eagle3_diag.target import read_outline
+from eagle3_diag.target import TargetOutline, read_outline
 
 
 def read_subject(
@@ -26,10 +27,8 @@ def read_subject(
     Raises:
         InputError: either directory is not what it should be, or the two do not belong together.
     """
-    fields, _ = read_config(drafter, "drafter")
-    raw = fields.data
-    checkpoint = read_drafter(drafter, instead=_with_aux_states(raw))
     outline = read_outline(target)
+    checkpoint, raw, found = read_trained(drafter, outline, trained_by=trained_by, ids=ids)
     config = checkpoint.config
     if config.target_hidden_size != outline.hidden_size:
         raise InputError(
@@ -39,12 +38,26 @@ def read_subject(
     highest = max(config.aux_layer_ids or (0,))
     if highest > outline.num_layers:
         raise InputError(
-            f"{fields.path}: layer id {highest} lies beyond the target's {outline.num_layers} layers, expected at most that; give the target that the "
+            f"{drafter / 'config.json'}: layer id {highest} lies beyond the target's {outline.num_layers} layers, expected at most that; give the target that the "
             "drafter was trained for."
         )
     stored = frozenset(checkpoint.source.names())
-    found = trained(checkpoint, raw, stored, outline, trained_by=trained_by, ids=ids)
     return Subject(checkpoint=checkpoint, raw=raw, stored=stored, target=outline, trained=found.wiring), found
+
+
+def read_trained(
+    drafter: Path, target: TargetOutline | None, *, trained_by: tuple[str, Version | None] | None = None, ids: Convention | None = None
+) -> tuple[DrafterCheckpoint, Mapping[str, Any], Trained]:
+    """The checkpoint, its config.json and how it was trained; without a target, default layers stay unknown.
+
+    Raises:
+        InputError: the directory is not an EAGLE-3 drafter's.
+    """
+    fields, _ = read_config(drafter, "drafter")
+    raw = fields.data
+    checkpoint = read_drafter(drafter, instead=_with_aux_states(raw))
+    stored = frozenset(checkpoint.source.names())
+    return checkpoint, raw, trained(checkpoint, raw, stored, target, trained_by=trained_by, ids=ids)
 
 
 def _with_aux_states(raw: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -36,7 +36,7 @@ def trained(
     checkpoint: DrafterCheckpoint,
     raw: Mapping[str, Any],
     stored: frozenset[str],
-    target: TargetOutline,
+    target: TargetOutline | None,
     *,
     trained_by: tuple[str, Version | None] | None = None,
     ids: Convention | None = None,
@@ -47,7 +47,7 @@ def trained(
         checkpoint: the drafter.
         raw: its config.json.
         stored: its tensors' names as stored.
-        target: the target's outline; its number of layers gives the default layers.
+        target: the target's outline; its number of layers gives the default layers, which stay unknown without it.
         trained_by: trainer and version where the user says them; else the trainer whose format it is.
         ids: what the written ids mean where the user says it; else what the trainer means by them.
     """
@@ -68,9 +68,12 @@ def trained(
     written = tuple((config.aux_layer_ids or ())[: config.num_aux]) or None
     if name == "eagle" and trained_by is not None:
         written = None
+    inputs: tuple[int, ...]
     if written is None:
-        inputs = (preset or speculators).defaults(target.num_layers)
-        if len(inputs) != config.num_aux:
+        inputs = (preset or speculators).defaults(target.num_layers) if target is not None else ()
+        if target is None:
+            assumptions.append("config.json gives no layer ids: the trainer's defaults.")
+        elif len(inputs) != config.num_aux:
             inputs = ()
             assumptions.append(f"config.json gives no layer ids, and the usual three do not fit an fc of {config.num_aux} states: unknown which were trained.")
         else:
