@@ -34,7 +34,8 @@ class Loaded:
 
     ``labels_N`` int64: the target's argmax at every position from the first response on, -1 before. ``states``: by layer input, in
     stored precision. ``final_NH``: what the target's head is applied to; ``unnormed_NH`` the same before the norm, where stored so.
-    ``responses``: half-open ranges. ``normed``: whether the stored final state is after the target's norm.
+    ``responses``: half-open ranges. ``normed``: whether the stored final state is after the target's norm. ``differ``: response tokens that
+    are not the target's choice by the stored final state.
     """
 
     name: str
@@ -46,6 +47,7 @@ class Loaded:
     unnormed_NH: torch.Tensor | None
     responses: list[tuple[int, int]]
     normed: bool
+    differ: int
     begun: dict[Wiring, tuple[torch.Tensor, Prefix, Drafts]] = field(default_factory=dict, repr=False)
 
     @property
@@ -104,13 +106,30 @@ class Walked:
         self.ended += other.ended
 
 
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """``covered`` of ``labelled`` target tokens are in the draft vocabulary; ``rates`` per step given that all before were right."""
+
+    covered: int
+    labelled: int
+    rates: tuple[float | None, ...]
+
+
 class Predictor:
     """A drafter and its target, ready to be wired in any way."""
 
     def __init__(self, checkpoint: DrafterCheckpoint, target: Target, *, steps: int, device: torch.device, dtype: torch.dtype) -> None:
         self.checkpoint, self.target, self.steps = checkpoint, target, steps
         self.right = right_wiring(checkpoint, target)
-        self.drafter = Drafter(Weights(checkpoint, target, device, dtype), self.right)
+        self.drafter = self._last = Drafter(Weights(checkpoint, target, device, dtype), self.right)
+
+    def rewired(self, wiring: Wiring) -> Drafter:
+        """The drafter wired so; the last one asked for is kept, since explanations are tried on one sample after another."""
+        if wiring == self.right:
+            return self.drafter
+        if self._last.wiring != wiring:
+            self._last = Drafter(self.drafter.weights, wiring)
+        return self._last
 
     # ---- samples -------------------------------------------------------------------------------------------------
 
@@ -142,8 +161,12 @@ class Predictor:
             raise InputError(f"{sample.name}: its final hidden state is {int(sample.final_NH.shape[1])} wide, the target's width is {width}; these samples belong to another target.")
         return check_range(check_tokens(replace(sample, aux_ANH=aux), self.target.config.vocab_size), torch.float32)
 
-    def load(self, sample: Sample) -> Loaded:
-        """Move a checked sample to the device; its labels are computed here, once for all explanations."""
+    def load(self, sample: Sample, *, greedy: bool = False) -> Loaded:
+        """Move a checked sample to the device; its labels are computed here, once for all explanations.
+
+        ``greedy``: the responses are known to be what the target decoded greedily, so a stored token is its choice, also where states
+        stored in low precision say otherwise.
+        """
         device, dtype = self.drafter.weights.device, self.drafter.weights.dtype
         with torch.inference_mode():
             mask_N = sample.mask_N.clone()
@@ -152,16 +175,22 @@ class Predictor:
             found = check_final_state(sample, self.target)
             normed = sample.final_normed if found is None else found.normed
             final_NH = target_states(self.target, sample.final_NH, normed, device=device, dtype=dtype)
-            states = {layer: state.to(device) for layer, state in zip(self.held_layers(sample), sample.aux_ANH, strict=True)}
-            unnormed_NH = None if normed else sample.final_NH.to(device)
+            states = dict(zip(self.held_layers(sample), sample.aux_ANH, strict=True))  # stay where they are mapped until they are used
+            unnormed_NH = None if normed else sample.final_NH
             if unnormed_NH is not None:
                 states.setdefault(self.target.config.num_layers, unnormed_NH)
             first = int(torch.nonzero(mask_N, as_tuple=True)[0][0]) - 1
             labels_N = torch.full(tuple(sample.tokens_N.shape), -1, dtype=torch.int64, device=device)
             labels_N[first:] = target_argmax(self.drafter.weights.target_head, final_NH[first:])
+            responses = segments(mask_N.tolist())
+            differ = sum(int((labels_N[a - 1 : b - 1].cpu() != sample.tokens_N[a:b]).sum()) for a, b in responses)
+            if greedy:
+                for a, b in responses:
+                    labels_N[a - 1 : b - 1] = sample.tokens_N[a:b].to(device)
             return Loaded(
+                differ=differ,
                 name=sample.name, tokens_N=sample.tokens_N.to(device), mask_N=mask_N.to(device), labels_N=labels_N, states=states, final_NH=final_NH,
-                unnormed_NH=unnormed_NH, responses=segments(mask_N.tolist()), normed=normed,
+                unnormed_NH=unnormed_NH, responses=responses, normed=normed,
             )  # fmt: skip
 
     def features(self, loaded: Loaded, wiring: Wiring) -> list[torch.Tensor]:
@@ -175,35 +204,60 @@ class Predictor:
                 loaded.states[0] = plain.embed(loaded.tokens_N)
         return [loaded.states[i] for i in inputs]
 
+    def limits(self, loaded: Sequence[Loaded], rates: tuple[float | None, ...]) -> Limits:
+        """What limits right wiring: how many of the responses' labels the draft vocabulary holds, and the rates given."""
+        known_V = torch.full((self.checkpoint.config.vocab_size,), self.drafter.ids_D is None)
+        if self.drafter.ids_D is not None:
+            known_V[self.drafter.ids_D.cpu()] = True
+        covered = labelled = 0
+        for one in loaded:
+            labels = one.labels_N[one.mask_N & (one.labels_N >= 0)].cpu()
+            covered, labelled = covered + int(known_V[labels].sum()), labelled + int(labels.numel())
+        return Limits(covered=covered, labelled=labelled, rates=rates)
+
     # ---- predictions ---------------------------------------------------------------------------------------------
 
     def runs(self, loaded: Loaded, explanation: Explanation, rows_R: torch.Tensor | None = None) -> Runs:
         """Accepted runs of rows (default: all of responses) when each is asked by itself, as the end of a prompt."""
         rows_R = loaded.rows_R if rows_R is None else rows_R
-        known_R = self._known(loaded, rows_R)
-        accepted_R = torch.minimum(self._matches(loaded, explanation.wiring(self.right), rows_R), known_R)
-        return Runs(rows_R=rows_R.cpu(), accepted_R=accepted_R.cpu(), known_R=known_R.cpu(), steps=self.steps)
+        return self._runs(loaded, rows_R, self._matches(loaded, explanation.wiring(self.right), rows_R))
 
     def walk(self, loaded: Loaded, explanation: Explanation) -> Walked:
         """What the counters of a server decoding these requests greedily would say."""
-        wiring = explanation.wiring(self.right)
-        tokens, labels = loaded.tokens_N.tolist(), loaded.labels_N.tolist()
-        total = Walked.zero(self.steps)
+        if explanation.path_dependent:
+            return self._walk_lived(loaded, explanation.wiring(self.right))
+        return self._walk_read(loaded, self._matches(loaded, explanation.wiring(self.right), loaded.rows_R))
+
+    def predict(self, loaded: Loaded, explanation: Explanation) -> tuple[Walked, Runs]:
+        """Both at the price of one."""
+        rows_R = loaded.rows_R
+        matches_R = self._matches(loaded, explanation.wiring(self.right), rows_R)
+        walked = self._walk_lived(loaded, explanation.wiring(self.right)) if explanation.path_dependent else self._walk_read(loaded, matches_R)
+        return walked, self._runs(loaded, rows_R, matches_R)
+
+    def _runs(self, loaded: Loaded, rows_R: torch.Tensor, matches_R: torch.Tensor) -> Runs:
+        known_R = self._known(loaded, rows_R)
+        return Runs(rows_R=rows_R.cpu(), accepted_R=torch.minimum(matches_R, known_R).cpu(), known_R=known_R.cpu(), steps=self.steps)
+
+    def _walk_read(self, loaded: Loaded, matches_R: torch.Tensor) -> Walked:
+        """The walk over rows whose leading matches are known."""
+        walk = _Bounded(loaded.tokens_N.tolist(), loaded.labels_N.tolist(), loaded.responses, self.steps)
+        matches = dict(zip(loaded.rows_R.tolist(), matches_R.tolist(), strict=True))
+        while not walk.done:
+            walk.offer(walk.label if walk.step < matches[walk.row] else NO_TOKEN)
+        return walk.walked()
+
+    def _walk_lived(self, loaded: Loaded, wiring: Wiring) -> Walked:
+        """The walk of each response in its turn, where a draft depends on those before it in the same request."""
+        tokens, labels, total = loaded.tokens_N.tolist(), loaded.labels_N.tolist(), Walked.zero(self.steps)
         with torch.inference_mode():
-            if explanation.path_dependent:
-                drafter, features = Drafter(self.drafter.weights, wiring), self.features(loaded, wiring)
-                pool, walks = WalkPool(drafter, len(loaded.responses)), []
-                for response in loaded.responses:
-                    walks.append(_Bounded(tokens, labels, [response], self.steps))
-                    pool.add(walks[-1], loaded.tokens_N, features, decode_from=response[0])
-                while len(pool):
-                    pool.tick()
-            else:
-                rows_R = loaded.rows_R
-                matches = dict(zip(rows_R.tolist(), self._matches(loaded, wiring, rows_R).tolist(), strict=True))
-                walks = [_Bounded(tokens, labels, loaded.responses, self.steps)]
-                while not walks[0].done:
-                    walks[0].offer(walks[0].label if walks[0].step < matches[walks[0].row] else NO_TOKEN)
+            drafter, features = self.rewired(wiring), self.features(loaded, wiring)
+            pool, walks = WalkPool(drafter, len(loaded.responses)), []
+            for response in loaded.responses:
+                walks.append(_Bounded(tokens, labels, [response], self.steps))
+                pool.add(walks[-1], loaded.tokens_N, features, decode_from=response[0])
+            while len(pool):
+                pool.tick()
         for walk in walks:
             total.add(walk.walked())
         return total
@@ -224,7 +278,7 @@ class Predictor:
 
     def _matches(self, loaded: Loaded, wiring: Wiring, rows_R: torch.Tensor) -> torch.Tensor:
         """Leading drafts that equal the target's choice along the stored text, int8 [R]."""
-        drafter = Drafter(self.drafter.weights, wiring)
+        drafter = self.rewired(wiring)
         with torch.inference_mode():
             features = self.features(loaded, wiring)
             begun = self._begin(loaded, drafter, features, rows_R)

@@ -63,6 +63,12 @@ def test_the_table_of_options_is_the_parsers(name: str) -> None:
     assert rows == real
 
 
+def test_the_catalogue_page_is_the_catalogue() -> None:
+    from eagle3_diag.catalogue import page
+
+    assert (DOCS / "catalogue.md").read_text("utf-8") == page.render(), "run: python -m eagle3_diag.catalogue.page > docs/eagle3_diag/catalogue.md"
+
+
 def test_the_report_page_names_every_field() -> None:
     text = (DOCS / "report.md").read_text("utf-8")
     rows = re.findall(r"^\| `([a-z]+)` \|", text, re.M)

@@ -89,7 +89,7 @@ def catalogue(
                     Untestable(
                         explanation=explanation,
                         reason=f"the samples do not hold the inputs of layers {missing}",
-                        command=f"eagle3-diag record --target {target.path} --samples PATH --out DIR --layers {' '.join(map(str, wanted))}",
+                        command=f"eagle3-diag record --target {target.path} --samples PATH --out DIR --layers {','.join(map(str, wanted))}",
                     )
                 )
             elif wiring.features == "final" and not final_state:

@@ -10,6 +10,7 @@ from typing import Protocol
 
 from eagle3_diag.commands.check import CheckCommand
 from eagle3_diag.commands.convert import ConvertCommand
+from eagle3_diag.commands.diagnose import DiagnoseCommand
 from eagle3_diag.commands.evaluate import EvaluateCommand
 from eagle3_diag.commands.record import RecordCommand
 
@@ -36,4 +37,4 @@ class Command(Protocol):
         """Do it and return the exit code. Raises InputError with one sentence for wrong use and bad input."""
 
 
-COMMANDS: tuple[Command, ...] = (EvaluateCommand(), CheckCommand(), ConvertCommand(), RecordCommand())
+COMMANDS: tuple[Command, ...] = (EvaluateCommand(), CheckCommand(), ConvertCommand(), RecordCommand(), DiagnoseCommand())

@@ -47,8 +47,8 @@ def document(evaluation: Evaluation, checkpoint: DrafterCheckpoint, target: Targ
     options = evaluation.options
     report: Document = {
         "schema": SCHEMA,
-        "drafter": _drafter(checkpoint),
-        "target": _target(target),
+        "drafter": drafter_facts(checkpoint),
+        "target": target_facts(target),
         "samples": _samples(evaluation, inputs),
         "steps": options.steps,
         "labels": options.labels,
@@ -84,7 +84,7 @@ def document(evaluation: Evaluation, checkpoint: DrafterCheckpoint, target: Targ
         },
         "wiring": evaluation.wiring.to_dict(),
         "warnings": list(evaluation.warnings),
-        "notes": _unique([*checkpoint.notes, *target.notes, *inputs.notes]),
+        "notes": unique([*checkpoint.notes, *target.notes, *inputs.notes]),
         "environment": environment(evaluation.device),
         "timing": {
             "load_s": evaluation.timing.load,
@@ -94,7 +94,7 @@ def document(evaluation: Evaluation, checkpoint: DrafterCheckpoint, target: Targ
         },
     }
     report["verdict"] = verdict(report)
-    cleaned: Document = _encodable(report)
+    cleaned: Document = encodable(report)
     return cleaned
 
 
@@ -110,22 +110,23 @@ def dumps(report: Mapping[str, Any]) -> str:
     return json.dumps(report, indent=2, allow_nan=False) + "\n"
 
 
-def _unique(sentences: Sequence[str]) -> list[str]:
+def unique(sentences: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(sentences))
 
 
-def _encodable(data: Any) -> Any:
+def encodable(data: Any) -> Any:
     """The same data with bytes of file names that are no UTF-8 (lone surrogates) written as escapes, so that every reader can read it."""
     if isinstance(data, str):
         return data.encode("utf-8", "backslashreplace").decode("utf-8")
     if isinstance(data, Mapping):
-        return {_encodable(key): _encodable(value) for key, value in data.items()}
+        return {encodable(key): encodable(value) for key, value in data.items()}
     if isinstance(data, list | tuple):
-        return [_encodable(each) for each in data]
+        return [encodable(each) for each in data]
     return data
 
 
-def _drafter(checkpoint: DrafterCheckpoint) -> dict[str, Any]:
+def drafter_facts(checkpoint: DrafterCheckpoint) -> dict[str, Any]:
+    """The drafter in a report; reads all of its weights for their digest."""
     config = checkpoint.config
     return {
         "path": str(checkpoint.path),
@@ -153,7 +154,8 @@ def _drafter(checkpoint: DrafterCheckpoint) -> dict[str, Any]:
     }
 
 
-def _target(target: Target) -> dict[str, Any]:
+def target_facts(target: Target) -> dict[str, Any]:
+    """The target in a report; reads its judging weights for their digest."""
     config = target.config
     return {
         "path": str(target.path),

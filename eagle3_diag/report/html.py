@@ -68,14 +68,19 @@ def render(report: Mapping[str, Any]) -> str:
             _steps(report),
             _speed(report),
             "<h2>What was measured</h2>",
-            _list([*tables.facts(report), ("Length", tables.length_line(report)), ("Vocabulary", tables.vocabulary_line(report))]),
+            definitions([*tables.facts(report), ("Length", tables.length_line(report)), ("Vocabulary", tables.vocabulary_line(report))]),
             _extras(report),
         ]
     )
+    return page(verdict["headline"], body)
+
+
+def page(title: str, body: str) -> str:
+    """A whole page of our look and policy around ``body``, which must be escaped already."""
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'
         f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}"><meta name="referrer" content="no-referrer">'
-        f"<title>{safe(verdict['headline'])}</title><style>{_STYLE}</style></head>\n<body><main>\n{body}\n</main></body></html>\n"
+        f"<title>{safe(title)}</title><style>{_STYLE}</style></head>\n<body><main>\n{body}\n</main></body></html>\n"
     )
 
 
@@ -94,7 +99,7 @@ def _cards(report: Mapping[str, Any]) -> str:
 
 def _plots(report: Mapping[str, Any]) -> Iterable[str]:
     serving, accuracy = report["serving"], report["accuracy"]
-    yield _figure(
+    yield figure(
         "Accepted per position",
         plots.bars(
             plots.Series(name="accepted", values=serving["marginal_rates"], colour="c1"),
@@ -113,14 +118,14 @@ def _plots(report: Mapping[str, Any]) -> Iterable[str]:
         if accuracy["trainer"] is not None:
             series.append(plots.Series(name=accuracy["trainer"]["name"], values=accuracy["trainer"]["accuracy"], colour="c3"))
         keys = "".join(f' <span class="legend"><span class="key {s.colour}"></span>{safe(s.name)}</span>' for s in series)
-        yield _figure(
+        yield figure(
             "Accuracy by depth",
             plots.lines(series, y_label="rows", x_label="draft step", description="Accuracy and conditional accuracy of every draft step over all rows"),
             f"Over all draft rows, not only those a server visits.{keys}",
         )
     values = [(each["name"], each["acceptance_length"]) for each in report["samples"]["each"] if each["acceptance_length"] is not None]
     if values and serving["acceptance_length"] is not None:
-        yield _figure(
+        yield figure(
             "Acceptance length per sample",
             plots.spread(
                 values,
@@ -134,7 +139,7 @@ def _plots(report: Mapping[str, Any]) -> Iterable[str]:
         )
 
 
-def _figure(title: str, svg: str, caption: str) -> str:
+def figure(title: str, svg: str, caption: str) -> str:
     return f"<figure><h3>{safe(title)}</h3>{svg}<figcaption>{caption}</figcaption></figure>"
 
 
@@ -142,7 +147,7 @@ def _steps(report: Mapping[str, Any]) -> str:
     columns = tables.step_columns(report)
     head = "".join(f'<th scope="col" title="{safe(column.meaning)}">{safe(column.heading)}</th>' for column in columns)
     rows = "".join("<tr>" + "".join(f"<td>{safe(cell)}</td>" for cell in row) + "</tr>" for row in zip(*(c.cells for c in columns), strict=True))
-    meanings = _list([(column.heading, column.meaning) for column in columns])
+    meanings = definitions([(column.heading, column.meaning) for column in columns])
     return (
         f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>'
         f"<details><summary>What the columns mean</summary>{meanings}</details>"
@@ -157,13 +162,13 @@ def _speed(report: Mapping[str, Any]) -> str:
 def _extras(report: Mapping[str, Any]) -> str:
     parts = []
     if report["notes"]:
-        parts.append("<h2>Notes</h2>" + _bullets(report["notes"]))
+        parts.append("<h2>Notes</h2>" + bullets(report["notes"]))
     skipped = report["samples"]["skipped"]
     if skipped["count"]:
         reasons = [each["reason"] for each in skipped["files"][:_SHOWN]]
         rest = skipped["count"] - len(reasons)
         reasons += [f"... and {rest:,} more"] if rest else []
-        parts.append(f"<details><summary>{skipped['count']:,} files skipped</summary>{_bullets(reasons)}</details>")
+        parts.append(f"<details><summary>{skipped['count']:,} files skipped</summary>{bullets(reasons)}</details>")
     each = report["samples"]["each"]
     rows = "".join(
         f"<tr><td>{safe(s['name'])}</td><td>{s['tokens']:,}</td><td>{s['rows']:,}</td><td>{'-' if s['drafts'] is None else format(s['drafts'], ',')}</td>"
@@ -188,9 +193,9 @@ def safe_json(data: object) -> str:
     return "\n".join(safe(line) for line in json.dumps(data, indent=2).splitlines())
 
 
-def _list(pairs: Iterable[tuple[str, str]]) -> str:
+def definitions(pairs: Iterable[tuple[str, str]]) -> str:
     return "<dl>" + "".join(f"<dt>{safe(label)}</dt><dd>{safe(text)}</dd>" for label, text in pairs) + "</dl>"
 
 
-def _bullets(sentences: Sequence[str]) -> str:
+def bullets(sentences: Sequence[str]) -> str:
     return "<ul>" + "".join(f"<li>{safe(text)}</li>" for text in sentences) + "</ul>"

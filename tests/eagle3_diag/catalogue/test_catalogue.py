@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,9 +13,9 @@ from hypothesis import strategies as st
 
 from eagle3_diag import demo
 from eagle3_diag.catalogue import Catalogue, catalogue, combine
+from eagle3_diag.catalogue.page import with_every_option
 from eagle3_diag.checkpoint import read_drafter
 from eagle3_diag.checkpoint.interface import DrafterCheckpoint
-from eagle3_diag.config import RopeConfig
 from eagle3_diag.drafter import quantise_states, rotate_states
 from eagle3_diag.target import Target, read_target
 
@@ -35,14 +34,6 @@ def opened() -> tuple[DrafterCheckpoint, Target]:
 @pytest.fixture(scope="module")
 def listed(opened: tuple[DrafterCheckpoint, Target]) -> Catalogue:
     return catalogue(*opened, range(1, 8))
-
-
-def rich(opened: tuple[DrafterCheckpoint, Target]) -> DrafterCheckpoint:
-    """The demo's drafter as if it had every option that some checkpoint has."""
-    checkpoint = opened[0]
-    config = replace(checkpoint.config, attention_bias=True, num_layers=2, rope=RopeConfig(type="yarn", theta=5e5, parameters={"factor": 4.0}))
-    wiring = replace(checkpoint.wiring, norm_before_fc=True, fc_norm=True, feedback="post-norm", aux_layer_inputs=(6, 2, 4))
-    return replace(checkpoint, config=config, wiring=wiring)
 
 
 def test_ids_are_unique_kebab_case_and_say_what_to_mend(listed: Catalogue) -> None:
@@ -73,7 +64,7 @@ def test_the_common_faults_are_listed_for_the_demo(listed: Catalogue, name: str)
 
 def test_options_of_the_checkpoint_bring_their_own_faults(opened: tuple[DrafterCheckpoint, Target]) -> None:
     plain = {each.id for each in catalogue(*opened, range(1, 8))}
-    more = {each.id for each in catalogue(rich(opened), opened[1], range(1, 8))} - plain
+    more = {each.id for each in catalogue(with_every_option(opened[0]), opened[1], range(1, 8))} - plain
     assert more >= {
         "norm-before-fc-missing", "fc-norm-missing", "pre-norm-fed-back", "attention-bias-dropped", "draft-layers-dropped", "rope-base-default",
         "rope-scaling-dropped", "rope-targets", "aux-order-by-depth",
@@ -81,7 +72,7 @@ def test_options_of_the_checkpoint_bring_their_own_faults(opened: tuple[DrafterC
 
 
 def test_every_incident_has_its_entry(opened: tuple[DrafterCheckpoint, Target]) -> None:
-    both = [*catalogue(*opened, range(1, 8)), *catalogue(rich(opened), opened[1], range(1, 8))]
+    both = [*catalogue(*opened, range(1, 8)), *catalogue(with_every_option(opened[0]), opened[1], range(1, 8))]
     assert {incident for each in both for incident in each.incidents} == set(INCIDENTS)
 
 
@@ -90,7 +81,7 @@ def test_states_that_were_not_stored_are_named_with_the_command_that_records_the
     missing = {each.explanation.id: each for each in few.untestable}
     assert "layers-plus-1" not in [each.id for each in few]
     assert missing["layers-plus-1"].reason == "the samples do not hold the inputs of layers [3, 5, 7]"
-    assert missing["layers-plus-1"].command.endswith("--layers 2 3 4 5 6 7")
+    assert missing["layers-plus-1"].command.endswith("--layers 2,3,4,5,6,7")
     assert "embedding-as-first-state" in [each.id for each in few]  # the embedding is always at hand
     bare = catalogue(*opened, range(1, 8), final_state=False)
     assert {each.explanation.id for each in bare.untestable} >= {"aux-capture-off", "final-state-only"}

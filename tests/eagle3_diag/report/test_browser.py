@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from eagle3_diag.report import html
+from eagle3_diag.report.diagnosis import html as diagnosis_html
+from tests.eagle3_diag.diagnosis.test_documents import cases
 from tests.eagle3_diag.report import chromium
 from tests.eagle3_diag.report.documents import hostile, make_document
 
@@ -36,8 +38,31 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[chromium.Page]:
 @pytest.mark.parametrize("name", DOCUMENTS)
 def test_page_is_whole_at_every_size(page: chromium.Page, tmp_path: Path, name: str, width: int, dark: bool) -> None:
     report = DOCUMENTS[name]()
-    file = tmp_path / "report.html"
-    file.write_text(html.render(report), "utf-8")
+    drawn = look(page, tmp_path, html.render(report), width, dark)
+    assert len(drawn) == plots_expected(report)
+    assert all(n > 0 for n in drawn) or name == "nothing known"
+
+
+@pytest.fixture(scope="module")
+def diagnoses() -> dict[str, Any]:
+    return cases()
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("width", [360, 1280])
+@pytest.mark.parametrize("name", ["quality", "wiring", "mean", "few layers", "hostile"])
+def test_page_of_a_diagnosis_is_whole_at_every_size(
+    page: chromium.Page, tmp_path: Path, diagnoses: dict[str, Any], name: str, width: int, dark: bool
+) -> None:
+    drawn = look(page, tmp_path, diagnosis_html.render(diagnoses[name]), width, dark)
+    assert len(drawn) == 2
+    assert all(n > 0 for n in drawn)
+
+
+def look(page: chromium.Page, folder: Path, rendered: str, width: int, dark: bool) -> list[int]:
+    """Open a page, hold it to all that holds for each, and say how many marks each plot has."""
+    file = folder / "report.html"
+    file.write_text(rendered, "utf-8")
     page.problems.clear()
     page.requests.clear()
     page.open(file, width=width, dark=dark)
@@ -54,12 +79,11 @@ def test_page_is_whole_at_every_size(page: chromium.Page, tmp_path: Path, name: 
     )
     assert outside == 0
     sizes: list[Any] = page.evaluate("[...document.querySelectorAll('svg')].map(s => { const r = s.getBoundingClientRect(); return [r.width, r.height]; })")
-    assert len(sizes) == plots_expected(report)
     assert all(w >= 250 and h >= 150 for w, h in sizes), sizes
-    drawn = page.evaluate("[...document.querySelectorAll('svg')].map(s => s.querySelectorAll('rect.c1, circle.c1, rect.band').length)")
-    assert all(n > 0 for n in drawn) or name == "nothing known"
+    drawn: list[int] = page.evaluate("[...document.querySelectorAll('svg')].map(s => s.querySelectorAll('rect.c1, circle.c1, rect.band').length)")
     # Text stands out against the paper: 4.5 is what WCAG AA asks for.
     assert page.evaluate(CONTRAST) >= 4.5
+    return drawn
 
 
 def plots_expected(report: dict[str, Any]) -> int:
