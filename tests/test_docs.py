@@ -50,10 +50,10 @@ def test_every_command_runs(page: Path, command: str, workplace: Path, monkeypat
 
 
 def test_pages_about_the_command_line_have_commands() -> None:
-    assert [page.name for page in PAGES if page.stem in ("README", "check", "convert", "evaluate", "record", "report") and not commands(page)] == []
+    assert [page.name for page in PAGES if page.stem in ("README", "check", "compare-hidden", "convert", "evaluate", "record", "report") and not commands(page)] == []
 
 
-@pytest.mark.parametrize("name", ["check", "convert", "evaluate", "record"])
+@pytest.mark.parametrize("name", ["check", "compare-hidden", "convert", "evaluate", "record"])
 def test_the_table_of_options_is_the_parsers(name: str) -> None:
     """Each option with its help text, none missing, none too many."""
     text = (DOCS / f"{name}.md").read_text("utf-8")
