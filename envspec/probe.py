@@ -2047,8 +2047,13 @@ def version_of(component: str, value: Any) -> str | None:
     return "%d.%d.%d" % (value // 1000, value % 1000 // 100, value % 100)
 
 
-def read_libraries(found: Distributions, torch: str | None, out: dict[str, Any], reasons: list[str]) -> None:
-    """The section ``libraries``: the GPU libraries of the environment and of LD_LIBRARY_PATH, by their own word."""
+def read_libraries(
+    found: Distributions, torch: str | None, seconds: float, out: dict[str, Any], reasons: list[str]
+) -> None:
+    """The section ``libraries``: the GPU libraries of the environment and of LD_LIBRARY_PATH, by their own word.
+
+    ``seconds`` bounds each process that loads some.
+    """
     out["libraries"] = []
     records: dict[tuple[str, str], dict[str, Any]] = {}
     for location in found.locations:
@@ -2083,7 +2088,7 @@ def read_libraries(found: Distributions, torch: str | None, out: dict[str, Any],
     for batch in rounds[:8]:
         left = batch
         while left:
-            answers, why = ask_libraries(left, 8.0)
+            answers, why = ask_libraries(left, seconds)
             for key, answer in answers.items():
                 record = records.get(key)
                 if record is not None:
@@ -2600,7 +2605,7 @@ def main(request: dict[str, Any] | None = None) -> dict[str, Any]:
     sections.run("distributions", found.read, bound)
     sections.run("torch", lambda out, reasons: read_torch(found, out, reasons))
     torch = sections.found.get("torch", {}).get("location")
-    finish_libraries = sections.start("libraries", lambda out, reasons: read_libraries(found, torch, out, reasons))
+    finish_libraries = sections.start("libraries", lambda out, reasons: read_libraries(found, torch, 0.8 * seconds, out, reasons))
     sections.run("extensions", lambda out, reasons: read_extensions(found, python, torch, out, reasons))
     sections.run("loader", read_loader)
     sections.run("toolkit", read_toolkits)

@@ -30,6 +30,8 @@ _BASE: Final = re.compile(
     re.IGNORECASE,
 )
 _NO_WHEEL: Final = re.compile(r"[^\n]*(?:has no usable wheels|no (?:usable )?wheels? (?:with|for) a matching|has no wheels|source distribution was? ?n.t|building source distributions is disabled)[^\n]*", re.IGNORECASE)
+_STATUS: Final = re.compile(r"(?:exit code: |exit status |exited with code |did not complete successfully: exit code: )(\d+)", re.IGNORECASE)
+_KILLED: Final = 128 + 9
 _NETWORK: Final = re.compile(
     r"error sending request|failed to fetch|temporary failure (?:in name )?resol|could not resolve|connection (?:refused|timed out|reset)|network is unreachable|"
     r"invalid peer certificate|certificate verify failed|no route to host|read timed out",
@@ -50,6 +52,12 @@ def hash_mismatch(text: str) -> str | None:
     return f"hash mismatch: {what} from the index has {has}, the lock holds {wanted}; the file was changed after locking, or the index serves another one"
 
 
+def _status(text: str) -> int | None:
+    """The exit code of the command that failed, where the builder tells it."""
+    found = _STATUS.findall(text)
+    return int(found[-1]) if found else None
+
+
 def explain(progress: Progress, base: str, *, offline: bool) -> EnvspecError:
     """The error of a build that failed, from what its builder printed."""
     text, step = progress.text, progress.failed
@@ -60,7 +68,13 @@ def explain(progress: Progress, base: str, *, offline: bool) -> EnvspecError:
     if own:
         return EngineError(own[1])
     if step is not None and "self-check" in step.command:
-        return CheckFailed("\n".join(line for line in step.lines if not line.startswith("ERROR")).strip("\n"))
+        said = [line for line in step.lines if not line.startswith("ERROR")]
+        if (status := _status(text)) == 1:
+            return CheckFailed("\n".join(said).strip("\n"))
+        reason = next((line.removeprefix("envspec: ") for line in reversed(said) if line.strip()), "it said nothing")
+        if status == _KILLED:
+            reason = "it was killed; is there enough memory?"
+        return EngineError(f"the check of what was built could not be done: {_plain(reason)}; nothing was tagged")
     mismatch = hash_mismatch(text)
     if mismatch is not None:
         return EngineError(mismatch)

@@ -59,9 +59,22 @@ def test_a_base_that_is_not_found() -> None:
 
 
 def test_the_checks_findings_are_kept_as_they_were_printed() -> None:
-    error = explain(fed(HEAD + "#12 DONE 1s\n#13 [tools 5/5] RUN [/opt/tools/bin/envspec images self-check]\n#13 2.1 EP201 numpy 2.4 is in the lock, not installed\n#13 2.1\n#13 ERROR: exit 1"), "b", offline=True)
+    error = explain(fed(HEAD + "#12 DONE 1s\n#13 [tools 5/5] RUN [/opt/tools/bin/envspec images self-check]\n#13 2.1 EP201 numpy 2.4 is in the lock, not installed\n#13 2.1\n#13 ERROR: executor failed running [/opt/tools/bin/envspec images self-check]: exit code: 1"), "b", offline=True)
     assert isinstance(error, CheckFailed)
     assert (error.exit_code, error.report) == (1, "EP201 numpy 2.4 is in the lock, not installed")
+
+
+@pytest.mark.parametrize(
+    ("said", "status", "sentence"),
+    [
+        ("envspec: image: no answer within 4200 s", 3, r"^the check of what was built could not be done: image: no answer within 4200 s; nothing was tagged$"),
+        ("", 137, r"could not be done: it was killed; is there enough memory\?"),
+    ],
+)
+def test_a_check_that_could_not_be_done_is_not_one_that_found_something(said: str, status: int, sentence: str) -> None:
+    error = explain(fed(HEAD + f"#12 DONE 1s\n#13 [tools 5/5] RUN [/opt/tools/bin/envspec images self-check]\n#13 2.1 {said}\n#13 ERROR: x: exit code: {status}"), "b", offline=True)
+    with pytest.raises(EngineError, match=sentence):
+        raise error
 
 
 def test_buildahs_output_is_read_too() -> None:

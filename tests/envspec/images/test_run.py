@@ -20,6 +20,7 @@ from envspec.errors import UsageError
 from envspec.images.inspect import stopped
 from envspec.images.run import Mounts, driver_faults, has_driver
 from envspec.snapshot import Capture, Driver, Gpu, Section, Snapshot, TorchBuild
+from tests.envspec.engine import PREFIX
 from tests.envspec.images.conftest import Pair, Workshop
 from tests.envspec.images.test_verify import run
 
@@ -172,9 +173,9 @@ def test_the_standalone_test_gives_the_same_numbers_in_an_image_inside_one_and_o
         torch_archive(file, workshop.site)
         file.seek(0)
         assert container.put_archive("/", file)
-        container.commit(repository="envspec-test-torch", tag="latest")
+        container.commit(repository=f"{PREFIX}-torch", tag="latest")
     (tmp_path / "torch.tar").unlink()
-    workshop.made += ["envspec-test-torch:latest"]
+    workshop.made += [f"{PREFIX}-torch:latest"]
     demo, out = ROOT / "eagle3_diag" / "demo", tmp_path / "out"
     out.mkdir()
 
@@ -184,12 +185,12 @@ def test_the_standalone_test_gives_the_same_numbers_in_an_image_inside_one_and_o
 
     threads = {"OMP_NUM_THREADS": "1"}
     mounts = ["--read", str(ROOT / "eagle3_diag"), "--read", str(demo), "--write", str(out)]
-    called = run("run", "envspec-test-torch", "--gpus", "none", *mounts, "--env", f"PYTHONPATH={ROOT}", "--", "python3", *arguments(ROOT, "in-image"))
+    called = run("run", f"{PREFIX}-torch", "--gpus", "none", *mounts, "--env", f"PYTHONPATH={ROOT}", "--", "python3", *arguments(ROOT, "in-image"))
     assert (called.code, called.err) == (0, "")
     # Inside: the image's own interpreter and the project where images have it.
     inside = Path("/opt/tools/project")
     workshop.client.containers.run(
-        "envspec-test-torch",
+        f"{PREFIX}-torch",
         arguments(inside, "inside"),
         entrypoint=["python3"],
         environment={"PYTHONPATH": str(inside), "HOME": "/tmp", **threads},
