@@ -94,7 +94,7 @@ def engine() -> Iterator[Any]:
     """A client, with the images the tests need; skips with the reason."""
     docker = pytest.importorskip("docker")
     try:
-        client = docker.from_env(timeout=60)
+        client = docker.from_env(timeout=600)
         client.ping()
     except Exception as error:
         pytest.skip(f"no container engine runs here: {str(error)[:80]}")

@@ -160,7 +160,7 @@ def workshop() -> Iterator[Workshop]:
     """A running engine with the base image; skips with the reason."""
     docker = pytest.importorskip("docker")
     try:
-        client = docker.from_env(timeout=300)
+        client = docker.from_env(timeout=600)
         client.ping()
     except Exception as error:
         pytest.skip(f"no container engine runs here: {str(error)[:80]}")
