@@ -9,7 +9,7 @@ from envspec.errors import EnvspecError
 from envspec.images.engine import EngineError, engine_words
 from envspec.images.progress import Progress
 
-__all__ = ["CheckFailed", "explain", "hash_mismatch"]
+__all__ = ["CheckFailed", "explain", "hash_mismatch", "lost"]
 
 
 class CheckFailed(EnvspecError):
@@ -30,6 +30,7 @@ _BASE: Final = re.compile(
     re.IGNORECASE,
 )
 _NO_WHEEL: Final = re.compile(r"[^\n]*(?:has no usable wheels|no (?:usable )?wheels? (?:with|for) a matching|has no wheels|source distribution was? ?n.t|building source distributions is disabled)[^\n]*", re.IGNORECASE)
+_LOST: Final = re.compile(r"no active session for|the client connection is closing|transport is closing|error reading from server: EOF|session healthcheck failed", re.IGNORECASE)
 _STATUS: Final = re.compile(r"(?:exit code: |exit status |exited with code |did not complete successfully: exit code: )(\d+)", re.IGNORECASE)
 _KILLED: Final = 128 + 9
 _NETWORK: Final = re.compile(
@@ -52,6 +53,11 @@ def hash_mismatch(text: str) -> str | None:
     return f"hash mismatch: {what} from the index has {has}, the lock holds {wanted}; the file was changed after locking, or the index serves another one"
 
 
+def lost(progress: Progress) -> bool:
+    """Whether the builder and its client lost each other, as they do on a busy machine: that says nothing of what was built."""
+    return _LOST.search(progress.text) is not None
+
+
 def _status(text: str) -> int | None:
     """The exit code of the command that failed, where the builder tells it."""
     found = _STATUS.findall(text)
@@ -64,6 +70,8 @@ def explain(progress: Progress, base: str, *, offline: bool) -> EnvspecError:
     where = f" while making: {step.title}" if step is not None and step.title else ""
     if _NO_SPACE.search(text):
         return EngineError(f"the engine's disk is full{where}; free space there (`docker system df` shows what takes it, `docker builder prune` frees the build cache)")
+    if lost(progress):
+        return EngineError(f"the builder and its client lost each other{where}, and again when it was tried anew; is the machine too busy? Build again")
     own = re.search(r"envspec-build: (.*)", text)
     if own:
         return EngineError(own[1])

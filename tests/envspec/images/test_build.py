@@ -253,6 +253,29 @@ def test_names_are_given_to_all_images_or_to_none(tmp_path: Path) -> None:
     assert log.read_text().splitlines()[-3:] == ["tag sha256:new1 x-train:latest", "tag sha256:new2 x-infer:latest", "tag sha256:old x-train:latest"]
 
 
+@pytest.mark.parametrize(("failures", "built"), [(1, True), (9, False)])
+def test_a_builder_that_loses_its_client_is_tried_again_and_not_for_ever(tmp_path: Path, failures: int, built: bool) -> None:
+    from envspec.images.build import _Run
+
+    docker = tmp_path / "docker"
+    docker.write_text(
+        f"#!/bin/sh\necho x >>{tmp_path / 'calls'}\n[ $(wc -l <{tmp_path / 'calls'}) -gt {failures} ] || {{ echo '#9 [tools 5/5] RUN [\"/opt/tools/bin/envspec\", \"images\", \"self-check\"]';"
+        " echo '#9 ERROR: rpc error: code = Canceled desc = grpc: the client connection is closing'; exit 1; }\n"
+        "while [ $# -gt 0 ]; do [ \"$1\" != --iidfile ] || echo sha256:abc >\"$2\"; shift; done\n"
+    )
+    docker.chmod(0o755)
+    told: list[str] = []
+    request = Request(stack=load_stack(SMALL), recipe=RECIPE, project=Project(root=ROOT), name="x")
+    building = _Run(engine=Engine(name="docker", command=str(docker), version="1"), request=request, base="b", tell=told.append)
+    if built:
+        assert building.stage("tools", tmp_path, {}, cached=True) == "sha256:abc"
+        assert told == ["the builder and its client lost each other; trying again"]
+    else:
+        with pytest.raises(EngineError, match="lost each other while making: check against the lock, and again when it was tried anew"):
+            building.stage("tools", tmp_path, {}, cached=True)
+        assert len((tmp_path / "calls").read_text().split()) == 3
+
+
 # With a real engine ----------------------------------------------------------------------------------------------------
 
 

@@ -41,6 +41,7 @@ def test_each_step_worth_a_line_gets_one() -> None:
         ),
         ("#12 1.0 envspec-build: the base has Python 3.9.2, the lock is for Python 3.12; take another base\n#12 ERROR: x", r"^the base has Python 3\.9\.2, the lock is for Python 3\.12; take another base$"),
         ("#12 9.0 error: Request failed\n#12 9.0   error sending request for url (https://u:secret@index.example/simple/)\n#12 ERROR: x", r"the network failed while making: environment from the lock: error sending request for url \(https://index"),
+        ("#12 ERROR: no active session for k86x: context deadline exceeded", r"the builder and its client lost each other while making: environment from the lock, and again"),
         ("#12 9.0 something unheard of\n#12 ERROR: executor failed running", r"the build failed while making: environment from the lock: something unheard of$"),
     ],
 )
