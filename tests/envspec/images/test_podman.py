@@ -116,7 +116,8 @@ def test_what_podman_builds_is_one_environment(engine: Engine, built: list[Built
 
 
 def test_what_was_tampered_with_is_found_there_too(engine: Engine, built: list[BuiltImage]) -> None:
-    container = engine.ask("create", "--network", "none", "--user", "0", "--entrypoint", "/bin/sh", built[1].name, "-c", "echo '# edited' >> /opt/env/lib/python3*/site-packages/packaging/version.py").strip()
+    edit = "for file in /opt/env/lib/python3*/site-packages/packaging/version.py; do echo '# edited' >> $file; done"
+    container = engine.ask("create", "--network", "none", "--user", "0", "--entrypoint", "/bin/sh", built[1].name, "-c", edit).strip()
     engine.ask("start", "--attach", container)
     engine.ask("commit", "--quiet", container, "localhost/tampered")
     engine.ask("rm", container)
