@@ -48,7 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
     listed = catalogue(checkpoint, target, tuple(range(1, target.config.num_layers + 1)))
     drafter = Drafter(Weights(checkpoint, target, device, resolve_dtype(arguments.dtype, device)), listed.right)
     with Progress("replaying", unit="tokens", quiet=arguments.quiet) as progress, torch.inference_mode():
-        stream = iter_samples(samples, max_samples=getattr(arguments, "max_samples", None)) if samples else ()
+        stream = iter_samples(samples, max_samples=arguments.max_samples) if samples else ()
         found = replay(drafter, captures, listed, _dumps(stream, target.config.hidden_size, progress))
     report = document(
         found, captured=str(arguments.captured), drafter=str(arguments.drafter), target=str(arguments.target), server=captures[0].about
