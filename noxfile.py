@@ -234,6 +234,15 @@ def peers(session: nox.Session) -> None:
 
 
 @nox.session(python="3.11")
+def engines(session: nox.Session) -> None:
+    """Which presets of `eagle3-diag check` no longer hold in the newest SGLang and vLLM, or in the wheels named: -- [WHEEL ...]."""
+    session.install("-q", *TORCH)
+    _install_project(session, "test")
+    arguments = session.posargs or ["--newest"]
+    session.run("python", "-m", "tests.peers.engine_sources", *arguments, env={"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"})
+
+
+@nox.session(python="3.11")
 def bench(session: nox.Session) -> None:
     """Both halves' speed, each figure with the peer's from the same run. -- eagle3|envspec [their arguments] runs one half."""
     which, *rest = session.posargs or ["both"]
