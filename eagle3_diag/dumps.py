@@ -95,7 +95,7 @@ def _files(path: Path) -> list[Path]:
 
 def _head(path: Path) -> tuple[int, ...] | None:
     tokens_N = read_dump(path).tokens_N
-    return None if tokens_N is None else tuple(tokens_N[:_HEAD].tolist())
+    return None if tokens_N is None else tuple(tokens_N[1:_HEAD].tolist())  # the first one, a server's capture may lack
 
 
 def _same_text(a: tuple[int, ...] | None, b: tuple[int, ...] | None) -> bool:

@@ -81,18 +81,15 @@ class _Checks:
     share: float
     tallies: dict[tuple[int, str], Tally] = field(default_factory=dict)
 
-    def states(self, step: int, tensor: str, request: str, rows: torch.Tensor, expected_RH: torch.Tensor, found_RH: torch.Tensor) -> None:
-        known = torch.isfinite(found_RH).all(-1) | ~torch.isnan(found_RH).all(-1)
-        expected_RH, found_RH, rows = expected_RH[known].float(), found_RH[known].float(), rows[known]
-        error_R = (found_RH - expected_RH).norm(dim=-1) / expected_RH.norm(dim=-1).clamp(min=1e-30)
-        error_R = torch.where(torch.isfinite(error_R), error_R, torch.full_like(error_R, torch.inf))
-        self._add(step, tensor, request, rows, error_R > self.limit, error_R)
+    def states(self, step: int, tensor: str, request: str, rows: torch.Tensor, error_R: torch.Tensor) -> None:
+        known = ~torch.isnan(error_R)
+        self.add(step, tensor, request, rows[known], error_R[known] > self.limit, error_R[known])
 
     def equal(self, step: int, tensor: str, request: str, rows: torch.Tensor, expected_R: torch.Tensor, found_R: torch.Tensor) -> None:
         known = found_R >= 0
-        self._add(step, tensor, request, rows[known], (expected_R != found_R)[known], None)
+        self.add(step, tensor, request, rows[known], (expected_R != found_R)[known], None)
 
-    def _add(self, step: int, tensor: str, request: str, rows: torch.Tensor, wrong_R: torch.Tensor, error_R: torch.Tensor | None) -> None:
+    def add(self, step: int, tensor: str, request: str, rows: torch.Tensor, wrong_R: torch.Tensor, error_R: torch.Tensor | None) -> None:
         if not wrong_R.numel():
             return
         tally = self.tallies.setdefault((step, tensor), Tally())
@@ -185,7 +182,7 @@ def _check_one(checks: _Checks, drafter: Drafter, c: Captured, calls: int | None
         states = [s.to(device, dtype) for s in _split(c.features_MF, drafter)]
         if drafter.wiring.fc == "skipped" or len(states) == drafter.config.num_aux:
             project = drafter.rewired(feature_shift=0)
-            checks.states(0, "inputs", name, all_M, project.project(states).cpu(), c.inputs_MH)
+            checks.states(0, "inputs", name, all_M, _errors(project.project(states), c.inputs_MH))
     if c.inputs_MH is None or c.step_states_CKH is None:
         _tokens_only(checks, drafter, c, rows_C)
         return
@@ -200,10 +197,11 @@ def _check_one(checks: _Checks, drafter: Drafter, c: Captured, calls: int | None
     input_CH = prefix.input_TH[drafts.rows_R]
     for k in range(steps):
         normed_CH = drafter.normed(drafts.state_RH)
-        server_CH = normed_CH
+        server_CH, off_C = normed_CH, torch.zeros(rows_C.shape[0])
         if c.step_normed_CKH is not None:
             server_CH = c.step_normed_CKH[: rows_C.shape[0], k].to(device, dtype)
-            checks.states(k, "output", name, rows_C, normed_CH.cpu(), server_CH.cpu())
+            off_C = _errors(normed_CH, server_CH)
+            checks.states(k, "output", name, rows_C, off_C)
         _drafted(checks, drafter, c, k, rows_C, server_CH)
         if k + 1 == steps:
             break
@@ -220,8 +218,21 @@ def _check_one(checks: _Checks, drafter: Drafter, c: Captured, calls: int | None
         checks.equal(k + 1, "tokens", name, rows_C, c.drafts_CK[at, k], c.step_tokens_CK[at, k + 1])
         assert c.step_states_CKH is not None
         fed_CH = c.step_states_CKH[at, k + 1].to(device, dtype)
-        checks.states(k + 1, "fed-back", name, rows_C, drafter.feed_back(drafts.state_RH, input_CH).cpu(), fed_CH.cpu())
+        error_C = _errors(drafter.feed_back(drafts.state_RH, input_CH), fed_CH)
+        if wiring.feedback in ("pre-norm", "post-norm") and not wiring.fc_on_feedback:
+            # Where the output itself departs, what is fed back must at least be the state that this output is made of.
+            alike_C = _errors(server_CH, drafter.normed(fed_CH) if wiring.feedback == "pre-norm" else fed_CH)
+            error_C = torch.where(off_C > 0.1 * checks.limit, torch.minimum(alike_C, error_C), error_C)
+        checks.states(k + 1, "fed-back", name, rows_C, error_C)
         drafts = layers.next(prefix, replace(drafts, state_RH=fed_CH), c.step_tokens_CK[at, k + 1].to(device))
+
+
+def _errors(expected_RH: torch.Tensor, found_RH: torch.Tensor) -> torch.Tensor:
+    """Relative error of each row, float32 [R] on the CPU; NaN where nothing was found, infinite where it is not finite."""
+    expected_RH, found_RH = expected_RH.float().cpu(), found_RH.float().cpu()
+    error_R = (found_RH - expected_RH).norm(dim=-1) / expected_RH.norm(dim=-1).clamp(min=1e-30)
+    error_R = torch.where(torch.isfinite(error_R), error_R, torch.full_like(error_R, torch.inf))
+    return torch.where(torch.isnan(found_RH).all(-1), torch.full_like(error_R, torch.nan), error_R)
 
 
 def _offset(drafter: Drafter, c: Captured) -> int:
@@ -304,7 +315,7 @@ def _features(drafter: Drafter, captures: Sequence[Captured], references: Iterab
             rows = torch.arange(length)
             wrong = torch.full((length,), compared.verdict == "differs")
             worst = max((m.worst or 0.0 for m in compared.matches), default=0.0)
-            checks._add(0, "features", c.name, rows, wrong, torch.full((length,), worst))
+            checks.add(0, "features", c.name, rows, wrong, torch.full((length,), worst))
             if seen is None or seen.verdict != "differs":
                 seen = compared
     return seen, met

@@ -92,7 +92,7 @@ def _align(a: Dump, b: Dump) -> tuple[list[Finding], Dump, Dump]:
         return [], a, b
     x, y = a.tokens_N.tolist(), b.tokens_N.tolist()
     n = min(len(x), len(y))
-    same = next((i for i in range(n) if x[i] != y[i]), n)
+    same = next((i for i in range(n) if x[i] != y[i] and x[i] >= 0 and y[i] >= 0), n)  # -1: a token that a capture does not know
     if same == n:
         return [], a, b
     for cut in range(1, min(16, n // 2) + 1):  # a begin-of-text token more or less, a template that begins otherwise

@@ -26,7 +26,7 @@ class State:
 
 @dataclass(frozen=True, kw_only=True)
 class Dump:
-    """States over the same tokens; ``tokens_N`` int64 where known."""
+    """States over the same tokens; ``tokens_N`` int64 where known (-1: this one is not)."""
 
     name: str
     states: tuple[State, ...]

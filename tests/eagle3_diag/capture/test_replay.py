@@ -73,6 +73,7 @@ FAULTS: list[tuple[str, dict[str, Any], tuple[int, str]]] = [
 def test_a_wrong_server_departs_first_where_its_fault_is_and_is_named(name: str, changes: dict[str, Any], first: tuple[int, str], tmp_path: Path) -> None:
     found = replayed(captured(tmp_path, **changes))
     assert (found.departures[0].step, found.departures[0].tensor) == first
+    assert {d.tensor for d in found.departures} <= {first[1], *(("inputs", "output", "drafts") if name == "fp8" else ("output",) if name == "position step" else ())}
     assert found.explanations, found.departures
     assert dict(found.explanations[0].changes) == changes
 

@@ -77,6 +77,18 @@ def test_features_that_fc_never_saw(tmp_path: Path) -> None:
     assert torch.equal(found.inputs_MH, features_of(SAMPLES[0], (6,))[: found.inputs_MH.shape[0]])
 
 
+def test_a_capture_is_a_dump_to_compare_though_it_lacks_the_first_token(tmp_path: Path) -> None:
+    from eagle3_diag.cli import main
+    from tests.eagle3_diag.capture.standin import DEMO
+
+    for name, layers, code in (("right", (2, 4, 6), 0), ("late", (3, 5, 7), 1)):
+        served = Sglang(DRAFTER, layers)
+        taps = attach(served, folder=str(tmp_path / name))
+        served.serve("a", SAMPLES[1])
+        close(taps)
+        assert main(["compare-hidden", str(DEMO.samples), str(tmp_path / name), "--drafter", str(DEMO.drafter), "--quiet"]) == code
+
+
 def test_without_a_folder_nothing_is_registered(caplog: pytest.LogCaptureFixture) -> None:
     assert hook({}) is None
     assert hook(None) is None
