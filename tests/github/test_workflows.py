@@ -32,7 +32,7 @@ def steps_of(path: Path) -> list[dict[str, Any]]:
 
 def test_they_are_there() -> None:
     assert [path.stem for path in WORKFLOWS] == ["ci", "gpu", "images"]
-    assert [path.parent.name for path in ACTIONS] == ["diff-env", "standalone-test"]
+    assert [path.parent.name for path in ACTIONS] == ["diff-env", "serve-check", "standalone-test"]
 
 
 def test_zizmor_finds_nothing(program: Run) -> None:
@@ -122,7 +122,7 @@ def test_the_hosts_are_compared_before_an_image_is_touched() -> None:
     assert jobs["images"]["needs"] == "hosts"
     assert any(step.get("uses") == "./.github/actions/diff-env" for step in jobs["hosts"]["steps"])
     names = [step.get("run", step.get("uses", "")) for step in jobs["images"]["steps"]]
-    order = [next(i for i, text in enumerate(names) if part in text) for part in ("docker pull", "-s verify-images", "-s smoke", "standalone-test")]
+    order = [next(i for i, text in enumerate(names) if part in text) for part in ("docker pull", "-s verify-images", "-s smoke", "standalone-test", "serve-check")]
     assert order == sorted(order)
 
 
