@@ -328,7 +328,8 @@ class Drafter:
         """(what attention sees, residual): layer 0 joins embedding and state, further layers are ordinary ones."""
         first = self.weights.get(f"layers.{layer}.input_layernorm.weight")
         if layer > 0 or embedded_RH is None:
-            return rms_norm(state_RH, first, self.eps), state_RH
+            own = self.wiring.further_norm == "input_layernorm"
+            return rms_norm(state_RH, first if own else None, self.eps), state_RH
         second = self.weights.get("layers.0.hidden_norm.weight")
         of = {"own": (first, second), "other": (second, first), "none": (None, None)}
         embedded_RH = rms_norm(embedded_RH, of[self.wiring.embedding_norm][0], self.eps)
@@ -359,7 +360,7 @@ class Drafter:
             return self._mla_keys(name, x_RX, cos_RP, sin_RP)
         k_RGD = self.linear(f"{name}.k_proj", x_RX).view(rows, self.config.num_kv_heads, self.config.head_dim)
         v_RGD = self.linear(f"{name}.v_proj", x_RX).view(rows, self.config.num_kv_heads, self.config.head_dim)
-        if self.config.qk_norm:
+        if self.config.qk_norm and self.wiring.qk_norm:
             k_RGD = rms_norm(k_RGD, self.weights.get(f"{name}.k_norm.weight"), self.eps)
         return Keys(self.rotary.apply(k_RGD, cos_RP, sin_RP), v_RGD)
 
@@ -368,7 +369,7 @@ class Drafter:
         name, rows, mla = f"layers.{layer}.self_attn", x_RX.shape[0], self.config.mla
         if mla is None:
             q_RND = self.linear(f"{name}.q_proj", x_RX).view(rows, self.config.num_heads, self.config.head_dim)
-            if self.config.qk_norm:
+            if self.config.qk_norm and self.wiring.qk_norm:
                 q_RND = rms_norm(q_RND, self.weights.get(f"{name}.q_norm.weight"), self.eps)
             return self.rotary.apply(q_RND, cos_RP, sin_RP)
         if mla.q_lora_rank is None:

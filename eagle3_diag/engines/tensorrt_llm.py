@@ -95,6 +95,8 @@ def wire(subject: Subject, version: Version | None) -> list[Wired]:
             head="drafter" if "lm_head.weight" in s.checkpoint.tensors else "target",
         )
     notes: tuple[str, ...] = ("assumes a serving configuration without eagle3_layers_to_capture",)
+    if s.is_mla:
+        notes = (*notes, "which class main gives a drafter with latent attention was not read")
     if version is not None and str(version) != newest:
         notes = (*notes, f"releases are not told apart: {version} is taken to do as main does")
     return [Wired(engine=name, version=str(version or newest), runner=None, wiring=wiring, preset="main", reasons=reasons, remarks=tuple(remarks), notes=notes)]

@@ -288,7 +288,7 @@ class _Preset:
         s, fc = self.subject, self.subject.checkpoint.config.num_aux
         number = self.seen.get("num_aux_hidden_states") if self.since("0.22.0") else None
         if number is None:
-            nested = self.nested.get("eagle_aux_hidden_state_layer_ids") if self.since("0.22.0") else None
+            nested = ids_list(self.nested.get("eagle_aux_hidden_state_layer_ids")) if self.since("0.22.0") else None
             number = len(nested) if nested else 3
         if number != fc:
             mend = f'config.json, at top level: "num_aux_hidden_states": {fc}' if self.since("0.22.0") else "use vLLM 0.22.0 or later"

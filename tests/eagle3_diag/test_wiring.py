@@ -13,6 +13,7 @@ from eagle3_diag.rollout import rollout
 from eagle3_diag.samples import iter_samples
 from eagle3_diag.target import read_target
 from eagle3_diag.wiring import Wiring
+from tests.eagle3_diag.checkpoint.builders import Model, speculators
 from tests.eagle3_diag.pairs import make_pair
 
 # One change per knob that must change what this drafter computes. Knobs not named here need other weights (tested elsewhere).
@@ -92,6 +93,18 @@ def test_wiring_round_trips_as_json_data() -> None:
     assert Wiring.from_dict(wiring.to_dict()) == wiring
     with pytest.raises(ValueError, match="unknown wiring fields: nope"):
         Wiring.from_dict({"nope": 1})
+
+
+def test_norms_that_only_some_drafters_have(tmp_path: Path) -> None:
+    """A second layer's norm, and norms of q and k: what SGLang leaves out of drafters that have them."""
+    two = make_pair(tmp_path / "two", samples=1, num_layers=2)
+    norms = speculators(Model(family="qwen3", vocab=64, draft_vocab=48)).write(tmp_path / "norms")
+    for drafter, change in ((two.drafter, {"further_norm": "hidden_norm"}), (norms, {"qk_norm": False})):
+        weights = Weights(read_drafter(drafter), read_target(two.target), torch.device("cpu"), torch.float32)
+        if "further_norm" in change:
+            weights.get("layers.1.input_layernorm.weight").mul_(torch.linspace(0.2, 3.0, 32))
+        right = weights.checkpoint.wiring
+        assert not torch.equal(drafts(weights, two.samples, right), drafts(weights, two.samples, replace(right, **change))), change  # type: ignore[arg-type]
 
 
 def test_every_field_is_documented() -> None:

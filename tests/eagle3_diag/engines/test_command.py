@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 from pathlib import Path
 from typing import Any
 
 import jsonschema
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from eagle3_diag import demo
 from eagle3_diag.cli import main
 from eagle3_diag.report.check.document import schema
 from eagle3_diag.wiring import Wiring
-from tests.eagle3_diag.checkpoint.builders import Model, model_optimizer, specforge
+from tests.eagle3_diag.checkpoint.builders import Model, model_optimizer, specforge, speculators, vllm
 from tests.eagle3_diag.engines.subjects import kimi, target
 
 DEMO = demo.paths()
@@ -162,6 +166,32 @@ def test_a_report_never_replaces_an_input(tmp_path: Path, capsys: pytest.Capture
     code, _, err = run(capsys, str(drafter), "--target", str(where), "--json", str(drafter / "config.json"))
     assert code == 2
     assert "would be overwritten" in err
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-3, 70) | st.floats(allow_nan=False) | st.sampled_from(["", "llama", "sglang", "0"]),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.sampled_from(["eagle_aux_hidden_state_layer_ids", "rope_type", "layer_ids"]), inner, max_size=2),
+    max_leaves=6,
+)
+KEYS = (
+    *("architectures", "eagle_config", "eagle_aux_hidden_state_layer_ids", "num_aux_hidden_states", "norm_output", "fc_norm", "norm_before_fc"),
+    *("norm_before_residual", "draft_vocab_size", "target_hidden_size", "rope_scaling", "rope_theta", "rope_parameters", "num_hidden_layers"),
+    *("transformer_layer_config", "embed_requires_grad", "eagle3_diag_origin", "tie_word_embeddings"),
+)
+
+
+@settings(max_examples=60)
+@given(st.sampled_from([specforge, model_optimizer, speculators, vllm]), st.dictionaries(st.sampled_from(KEYS), JSON, min_size=1, max_size=2))
+def test_any_config_is_answered_or_refused_in_one_sentence(tmp_path_factory: pytest.TempPathFactory, make: Any, said: dict[str, Any]) -> None:
+    folder = tmp_path_factory.mktemp("fuzz")
+    drafter, where = make(Model()).saying(**said).write(folder / "d"), target(folder / "t", layers=8)
+    for engines in (["--engine", "all"], ["--compare-engines", "sglang==0.5.6", "vllm==0.11.0", "vllm==0.19.1"]):
+        out, err = io.StringIO(), io.StringIO()
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            code = main(["check", str(drafter), "--target", str(where), *engines])
+        assert code in (0, 1) or (code == 2 and out.getvalue() == "" and err.getvalue().count("\n") == 1)
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        assert main(["convert", str(drafter), str(folder / "o"), "--to", "vllm"]) in (0, 2)
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"schema": "envspec/lock/1"}', '{"schema": "envspec/snapshot/1", "distributions": {}}'])

@@ -67,7 +67,7 @@ def drafters(draw: st.DrawFn) -> tuple[str, Files]:
     return kind, BUILDERS[kind](model, **top)
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(drafters(), st.sampled_from(sorted(FORMATS)))
 def test_there_and_back_is_the_same(tmp_path_factory: pytest.TempPathFactory, drafter: tuple[str, Files], to: str) -> None:
     """Converted or refused; converted back, the wiring, config.json and every byte are those of the beginning."""
