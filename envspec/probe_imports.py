@@ -519,6 +519,12 @@ def _yields(node: Any) -> bool:
     return False
 
 
+def _only_raises(node: Any) -> bool:
+    """Whether a function does nothing but raise, such as one that skips the rest of a test module."""
+    plain = (ast.Expr, ast.Assign, ast.AnnAssign, ast.Raise)
+    return any(isinstance(item, ast.Raise) for item in node.body) and all(isinstance(item, plain) for item in node.body)
+
+
 def _constant(value: Any) -> bool:
     return isinstance(value, CONSTANTS) or (isinstance(value, tuple) and all(_constant(v) for v in value))
 
@@ -1706,6 +1712,8 @@ class Machine:
     def _contains(self, container: Any, item: Any) -> Any:
         if isinstance(container, Native) and container.name == "os.environ" and isinstance(item, str):
             return item in os.environ
+        if isinstance(container, Native) and container.name == "sys.modules" and isinstance(item, str):
+            return True if item in self.loaded else (False if self._nowhere(item) else UNKNOWN)
         if isinstance(container, Native) and container.name == "globals" and isinstance(item, str):
             return True if item in container.owner.names else UNKNOWN
         if isinstance(container, str) and isinstance(item, str):
@@ -1895,6 +1903,9 @@ class Machine:
             return self._known(function, arguments, keywords, node, scope)
         if isinstance(function, Class):
             return self._construct(function, arguments, keywords, node)
+        if isinstance(function, Instance):
+            method = function.cls.find("__call__")
+            return self._enter(method, [function, *arguments], keywords, node) if isinstance(method, Function) else UNKNOWN
         if isinstance(function, type):
             if issubclass(function, BaseException):
                 return Raised(Failed(function, None, "raise", str(arguments[0]) if arguments else ""))
@@ -1986,7 +1997,7 @@ class Machine:
             return stop.value
         except Failed as failure:
             # State that calls change is followed too loosely to believe that a call fails for reasons of its own.
-            if strict or failure.missing is not None or self._catches(failure, ImportError):
+            if strict or failure.missing is not None or self._catches(failure, ImportError) or _only_raises(node):
                 raise
             return UNKNOWN
         except (_Exhausted, _Break, _Continue):
@@ -2013,6 +2024,11 @@ class Machine:
         if not all(part.isidentifier() for part in name.split(".")):
             return UNKNOWN
         return self._at(node, scope, name)
+
+    def _nowhere(self, name: str) -> bool:
+        """Whether a module cannot have been imported, because nothing provides its top-level name."""
+        top = name.split(".")[0]
+        return top not in self.loaded and self.finder.find(top) is None and not self._on_added_path(top)
 
     def _present(self, name: Any) -> Optional[bool]:
         """Whether `import name` would find something; None when it cannot be known."""
@@ -2085,7 +2101,11 @@ class Machine:
         if name.startswith("os.environ."):
             return self._environment(arguments) if name in ("os.environ.get", "os.environ.setdefault") else UNKNOWN
         if name in ("sys.modules.get", "sys.modules.setdefault"):
-            return self.loaded.get(first, UNKNOWN) if isinstance(first, str) else UNKNOWN
+            if not isinstance(first, str):
+                return UNKNOWN
+            if first not in self.loaded and self._nowhere(first):
+                return arguments[1] if len(arguments) > 1 else None
+            return self.loaded.get(first, UNKNOWN)
         if name.startswith("method."):
             return self._method(name[7:], function.owner, arguments, keywords)
         if name.startswith("builtins."):

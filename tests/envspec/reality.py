@@ -1,15 +1,15 @@
 """Preflight against reality: the static verdict on every module of an environment beside what `import` does.
 
-    python tests/envspec/reality.py PYTHON [--remove N] [--only PACKAGE ...] [--out DIR]
+    python tests/envspec/reality.py PYTHON [--remove N] [--together] [--every K] [--only PACKAGE ...] [--out DIR]
 
 PYTHON is an interpreter of a virtual environment with many distributions (it is only read; removals are made in
-hard-linked copies). For the whole environment, and with N distributions removed one at a time, every importable module
-file is (a) judged by `envspec.probe_imports` without executing it and (b) imported in a process of its own. Printed:
+hard-linked copies). For the whole environment, and with N distributions removed one at a time or together, every
+importable module file (or every K-th) is (a) judged by `envspec.probe_imports` without executing it and (b) imported in a process of its own. Printed:
 precision and recall of "fails on NAME", and each disagreement. With a removed distribution only modules whose real
 import asked for one of its names are imported again: the others cannot see the difference.
 
 "Fails on NAME": an exception ends the import and it, or the nearest exception it was raised from, is an ImportError
-that carries a name.
+that carries a name. An import that did not end in time says nothing and is left out.
 """
 
 from __future__ import annotations
@@ -172,6 +172,8 @@ class Tally:
 
     def add(self, where: str, static: dict[str, dict[str, Any]], real: dict[str, dict[str, Any]]) -> None:
         for module, truth in sorted(real.items()):
+            if (truth["error"] or "").startswith("signal"):
+                continue
             verdict = static[module]
             self.modules += 1
             said = verdict["name"] if not verdict["ok"] else None
@@ -199,13 +201,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("python", type=Path)
     parser.add_argument("--remove", type=int, default=20, metavar="N", help="distributions to remove, one at a time")
+    parser.add_argument("--together", action="store_true", help="remove them all at once")
+    parser.add_argument("--every", type=int, default=1, metavar="K", help="look at every K-th module only")
     parser.add_argument("--without", action="append", default=[], metavar="NAME", help="remove these instead")
     parser.add_argument("--only", action="append", default=[], metavar="PACKAGE", help="top-level packages to look at")
     parser.add_argument("--out", type=Path, help="directory for verdicts and disagreements as JSON")
     parser.add_argument("--show", type=int, default=40, metavar="N", help="causes of disagreement to print")
     options = parser.parse_args()
     site = site_of(options.python)
-    names = [n for n in module_names(site) if not options.only or n.split(".")[0] in options.only]
+    names = [n for n in module_names(site) if not options.only or n.split(".")[0] in options.only][:: options.every]
     owned = distributions(site)
     print(f"{len(owned)} distributions, {len(names)} modules", flush=True)
     start = time.perf_counter()
@@ -231,10 +235,13 @@ def main() -> int:
         users = [m for m, wanted in asked.items() if (mine & wanted or "*" in wanted) and m not in mine]
         reach[name] = sorted(users)
         depends[name] = len(users)
-    for name in options.without or [name for name, _ in depends.most_common(options.remove)]:
+    chosen = options.without or [name for name, _ in depends.most_common(options.remove)]
+    for together in [chosen] if options.together and chosen else [[name] for name in chosen]:
+        name = " ".join(together)
         with tempfile.TemporaryDirectory(dir=options.python.parents[2]) as text:
-            copy = copy_of(options.python, site, Path(text) / "env", owned[name])
-            gone = reach[name]
+            copy = copy_of(options.python, site, Path(text) / "env", [file for each in together for file in owned[each]])
+            own = {module for each in together for module in modules_of(owned[each])}
+            gone = sorted({module for each in together for module in reach[each]} - own)
             entry = Tally()
             before = time.perf_counter()
             facts, verdicts = really(copy, gone), judged(copy, gone)

@@ -191,6 +191,19 @@ CASES: dict[str, tuple[dict[str, str], str, tuple[str, ...]]] = {
                           "    try:\n        yield\n    finally:\n        del sys.path[0]\nwith longer():\n    import one\n",
          "a/b.py": "import one, two\n", "a/vendor/one.py": "import two\n", "a/vendor/two.py": ""}, "a.b", (),
     ),
+    "first of several that is there": (
+        {"a.py": "import sys\nif sys.modules.get('gone.core'):\n    API = 'gone'\nelif 'lost' in sys.modules:\n    API = 'lost'\nelse:\n    API = None\n"
+                 "def one():\n    import gone\ndef two():\n    import lost\nif API is None:\n    for f, API in [(one, 'gone'), (two, 'lost')]:\n"
+                 "        try:\n            f()\n        except ImportError:\n            continue\n        break\n"
+                 "    else:\n        raise ImportError('none is there')\nfrom b import X\n", "b.py": ""}, "a", (),
+    ),
+    "skipped by an object that is called": (
+        {"a.py": "class Skipped(BaseException):\n    pass\nclass Skip:\n    def __call__(self, why):\n        raise Skipped(why)\nskip = Skip()\n",
+         "b.py": "from a import skip\ntry:\n    from gone import X\nexcept ImportError:\n    skip('not there')\nprint(X)\n"}, "b", (),
+    ),
+    "skipped by a function, for no import": (
+        {"a.py": "class Skipped(BaseException):\n    pass\ndef skip(why):\n    raise Skipped(why)\n", "b.py": "from a import skip\nskip('no')\nimport gone\n"}, "b", (),
+    ),
     "parent fails first": ({"a/__init__.py": "import gone\n", "a/b.py": ""}, "a.b", ()),
     "metadata": ({"a.py": "from importlib.metadata import version\nversion('gone-dist')\n"}, "a", ()),
     "metadata caught": (
