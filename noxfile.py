@@ -26,8 +26,8 @@ CLI_NEEDS = ("packaging>=26.4", "pyyaml>=6.0.1", "rich>=14.3", "tomli>=2.0; pyth
 LOCK_NEEDS = ("uv>=0.13", "docker>=7.1")
 # Inside an image of ours the tools and the environment are there: nothing is installed and nothing written.
 IN_IMAGE = sys.prefix == "/opt/tools" and Path("/etc/envspec").is_dir()
-# What CI runs: all but what needs a GPU, minutes, the real peers or a container engine.
-IN_CI = ["-m", "not slow and not gpu and not peers and not docker", "-n", "2", "--dist", "loadfile"]
+# What CI runs: all but what needs a GPU, minutes or the real peers. Tests that need an engine skip themselves where none runs.
+IN_CI = ["-m", "not slow and not gpu and not peers", "-n", "2", "--dist", "loadfile"]
 REPORTS = ("json", "html", "markdown", "speculation-profile")
 
 nox.needs_version = ">=2025.5.1"
@@ -263,6 +263,15 @@ def peers(session: nox.Session) -> None:
     for path in (str(ROOT), f"{newer}{os.pathsep}{ROOT}"):
         session.run("python", "-m", "tests.peers.make_oracles", "--check", env={**environment, "PYTHONPATH": path})
     session.run("pytest", "-m", "peers", *(session.posargs or ["tests/peers"]), env=environment)
+
+
+@nox.session(python="3.11")
+def engines(session: nox.Session) -> None:
+    """Which presets of `eagle3-diag check` no longer hold in the newest SGLang and vLLM, or in the wheels named: -- [WHEEL ...]."""
+    session.install("-q", *TORCH)
+    _install_project(session, "test")
+    arguments = session.posargs or ["--newest"]
+    session.run("python", "-m", "tests.peers.engine_sources", *arguments, env={"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"})
 
 
 @nox.session(python="3.11")

@@ -75,6 +75,7 @@ OPTIONS: Mapping[str, Option] = {
     # How to read.
     "deep": _option("--deep", action="append", default=[], nargs="?", metavar="=NAME", help="verify the files of every distribution, or with --deep=NAME of that one, against RECORD"),
     "timeout": _option("--timeout", type=float, default=60.0, metavar="SECONDS", help="how long to wait for a host (default: 60)"),
+    "image-timeout": _option("--timeout", type=float, default=1800.0, metavar="SECONDS", help="how long the snapshot of one image may take (default: 1800)"),
     "jobs": _option("--jobs", type=int, metavar="N", help="how many hosts to read at once (default: 32)"),
     # What comes out.
     "format": _option("--format", choices=_REPORT_FORMATS, default="text", help="format on standard output (default: text)"),
@@ -167,8 +168,8 @@ COMMANDS = (
     Command("images wheelhouse", "fetch every wheel of a stack's lock and of the tools, checked, for builds without a network", ("stack-name", "stacks", "image-role", "wheels")),
     Command("images bootstrap-base", "make a Debian base with debootstrap, where no registry is reachable", ("base-tag", "suite", "mirror", "minimal", "engine")),
     Command("images self-check", "inside an image that is being built: hold it against its lock and write its snapshot", ("root",)),
-    Command("images verify", "prove that images hold one environment, or say where they differ", ("images", "lock", "timeout", *_SHOWING, "json", "image-fail-on")),
-    Command("images attest", "write an in-toto statement of what an image was made from", ("image", "builder", "timeout", "statement")),
+    Command("images verify", "prove that images hold one environment, or say where they differ", ("images", "lock", "image-timeout", *_SHOWING, "json", "image-fail-on")),
+    Command("images attest", "write an in-toto statement of what an image was made from", ("image", "builder", "image-timeout", "statement")),
     Command("images smoke", "import in each image what its stack.yaml lists", ("images", "stack-file", "import-timeout", "gpus", *_SHOWING, "json", "image-fail-on")),
     Command("images run", "run a command in an image without network, with paths of this machine mounted read-only", ("image", "argv", "mount-read", "mount-write", "variable", "gpus")),
     Command("init", "write a commented envspec.yaml from what is found here", ("hosts", "spec", "force")),

@@ -20,6 +20,7 @@ from eagle3_diag.predict import Predictor
 from eagle3_diag.report.document import schema
 from eagle3_diag.samples import iter_samples
 from eagle3_diag.target import read_target
+from tests.eagle3_diag.capture.test_replay import captured
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs" / "eagle3_diag"
@@ -47,10 +48,11 @@ def answers_as_trained(folder: Path) -> list[dict[str, object]]:
 
 @pytest.fixture(scope="module")
 def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder in which my-drafter, my-target and my-samples, as the pages call them, are the shipped demo."""
+    """A folder in which my-drafter, my-target and my-samples, as the pages call them, are the shipped demo, my-captured what a server made of it."""
     folder = tmp_path_factory.mktemp("docs")
     for name, path in demo.paths()._asdict().items():
         (folder / f"my-{name}").symlink_to(path)
+    captured(folder / "my-captured")
     (folder / "my-prompts.txt").write_text("ka me ri ro\nko ke ro ri ra ma\n")
     (folder / "my-answers.json").write_text(json.dumps(answers_as_trained(folder)))
     return folder
@@ -71,10 +73,10 @@ def test_every_command_runs(page: Path, command: str, workplace: Path, monkeypat
 
 
 def test_pages_about_the_command_line_have_commands() -> None:
-    assert [page.name for page in PAGES if page.stem in ("README", "check", "convert", "evaluate", "record", "report") and not commands(page)] == []
+    assert [page.name for page in PAGES if page.stem in ("README", "check", "compare-hidden", "convert", "evaluate", "record", "report") and not commands(page)] == []
 
 
-@pytest.mark.parametrize("name", ["check", "convert", "evaluate", "probe", "record"])
+@pytest.mark.parametrize("name", ["check", "compare-hidden", "convert", "diagnose", "evaluate", "probe", "record"])
 def test_the_table_of_options_is_the_parsers(name: str) -> None:
     """Each option with its help text, none missing, none too many."""
     text = (DOCS / f"{name}.md").read_text("utf-8")

@@ -9,6 +9,7 @@ import argparse
 from typing import Protocol
 
 from eagle3_diag.commands.check import CheckCommand
+from eagle3_diag.commands.compare_hidden import CompareHiddenCommand
 from eagle3_diag.commands.convert import ConvertCommand
 from eagle3_diag.commands.diagnose import DiagnoseCommand
 from eagle3_diag.commands.evaluate import EvaluateCommand
@@ -39,4 +40,13 @@ class Command(Protocol):
         """Do it and return the exit code. Raises InputError with one sentence for wrong use and bad input."""
 
 
-COMMANDS: tuple[Command, ...] = (EvaluateCommand(), CheckCommand(), ConvertCommand(), RecordCommand(), DiagnoseCommand(), ProbeCommand(), ServeCheckCommand())
+COMMANDS: tuple[Command, ...] = (
+    EvaluateCommand(),
+    CheckCommand(),
+    ConvertCommand(),
+    RecordCommand(),
+    CompareHiddenCommand(),
+    DiagnoseCommand(),
+    ProbeCommand(),
+    ServeCheckCommand(),
+)

@@ -9,6 +9,7 @@ import sys
 import time
 from pathlib import Path
 
+from eagle3_diag.commands import captured
 from eagle3_diag.commands.arguments import integer, positive
 from eagle3_diag.commands.evaluate import MAX_STEPS, TRAINERS
 from eagle3_diag.commands.reading import add_reading_arguments, between
@@ -37,15 +38,17 @@ class DiagnoseCommand:
         inputs.add_argument("--drafter", type=Path, required=True, metavar="DIR", help="drafter checkpoint of any format")
         inputs.add_argument("--target", type=Path, required=True, metavar="DIR", help="target model; only embedding, final norm and LM head are read")
         inputs.add_argument(
-            "--samples", type=Path, required=True, nargs="+", action="extend", metavar="PATH", help="stored samples: files or directories of any format"
+            "--samples", type=Path, nargs="+", action="extend", metavar="PATH", help="stored samples: files or directories of any format (needed with --served)"
         )
         inputs.add_argument("--max-samples", type=integer(1), metavar="N", help="stop after N samples")
         inputs.add_argument("--prompt-length", type=integer(0), metavar="N", help="tokens of prompt, instead of the stored loss mask")
         served = parser.add_argument_group("what was served")
-        served.add_argument(
-            "--served", required=True, metavar="SOURCE",
+        source = served.add_mutually_exclusive_group(required=True)
+        source.add_argument(
+            "--served", metavar="SOURCE",
             help="vllm:URL, sglang:URL, a log, metrics or JSON file, or figures: rates=0.71,0.22,... or accept-length=1.8,steps=5",
         )  # fmt: skip
+        source.add_argument("--captured", type=Path, metavar="DIR", help="what a server fed its drafter (docs/eagle3_diag/capture.md): computed again, tensor by tensor")
         served.add_argument("--same-requests", action="store_true", help="the counters were made by exactly these samples' prompts, decoded greedily")
         served.add_argument("--steps", type=integer(1, MAX_STEPS), metavar="K", help="drafted tokens per verification, where the source does not say")
         served.add_argument("--mean", choices=["per-step", "per-request"], default="per-step", help="what a reported mean is a mean over (default per-step)")
@@ -68,6 +71,9 @@ class DiagnoseCommand:
     def run(self, arguments: argparse.Namespace) -> int:
         started = time.perf_counter()
         _check(arguments)
+        if arguments.captured is not None:
+            import_torch()
+            return captured.run(arguments)
         files = {name: Path(value) for name in ("json", "html") if (value := getattr(arguments, name)) not in (None, "-")}
         by_option = {f"--{name}": path for name, path in files.items()}
         check_writable(by_option)
@@ -142,6 +148,13 @@ class DiagnoseCommand:
 
 def _check(arguments: argparse.Namespace) -> None:
     """Options that only make sense together."""
+    if arguments.captured is not None:
+        for option in ("same_requests", "steps", "interval", "since", "claimed_accuracy", "claimed_by", "baseline_tps", "served_tps", "prompt_length", "html"):
+            if getattr(arguments, option):
+                raise InputError(f"--{option.replace('_', '-')} has no meaning with --captured, which computes again what the server did; leave it out")
+        return
+    if not arguments.samples:
+        raise InputError("--served needs --samples: what these weights would get accepted is predicted from stored samples")
     if (arguments.claimed_accuracy is None) != (arguments.claimed_by is None):
         raise InputError("--claimed-accuracy and --claimed-by belong together: an accuracy means nothing without its trainer's definition")
     if arguments.claimed_accuracy is not None and arguments.claimed_accuracy > 1:

@@ -46,7 +46,7 @@ class RecordCommand:
         inputs.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder for hs_0.safetensors, hs_1.safetensors, ...")
         states = parser.add_argument_group("which states")
         which = states.add_mutually_exclusive_group()
-        which.add_argument("--layers", metavar="I,J,...", help="inputs of these layers (0 = embedding); the final state is always stored")
+        which.add_argument("--layers", nargs="+", metavar="I", help="inputs of these layers (0 = embedding); the final state is always stored")
         which.add_argument("--all-layers", action="store_true", help="the inputs of all layers but the first, whose input is the embedding")
         states.add_argument("--drafter", type=Path, metavar="DIR", help="record what this drafter takes, and the layers beside (without: the usual layers)")
         answers = parser.add_argument_group("answers")
@@ -130,11 +130,13 @@ class RecordCommand:
         return 0
 
 
-def _layers(text: str) -> list[int]:
+def _layers(words: list[str]) -> list[int]:
+    """Numbers with spaces or commas between."""
+    text = " ".join(words)
     try:
-        return [int(each) for each in text.split(",")]
+        return [int(each) for each in text.replace(",", " ").split()]
     except ValueError:
-        raise InputError(f"--layers {text}: is no list of numbers; write layer inputs with commas between, such as 2,16,29") from None
+        raise InputError(f"--layers {text}: is no list of numbers; write layer inputs such as 2 16 29") from None
 
 
 def _of_drafter(path: Path) -> tuple[int, ...]:

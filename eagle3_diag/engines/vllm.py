@@ -69,7 +69,7 @@ def seen_config(subject: Subject, version: Version) -> dict[str, Any]:
     if raw.get("target_hidden_size") is not None:
         seen["target_hidden_size"] = raw["target_hidden_size"]
     seen["norm_before_residual"] = raw.get("norm_before_residual", True)
-    if version >= parse("0.18.0"):
+    if version >= parse("0.19.0"):
         seen["norm_before_fc"] = raw.get("norm_before_fc", False)
     if version >= parse("0.25.0"):
         seen["fc_norm"] = raw.get("fc_norm", False)
@@ -79,6 +79,11 @@ def seen_config(subject: Subject, version: Version) -> dict[str, Any]:
     if version >= parse("0.12.0") and raw.get("eagle_aux_hidden_state_layer_ids"):
         seen["eagle_aux_hidden_state_layer_ids"] = raw["eagle_aux_hidden_state_layer_ids"]
     return seen
+
+
+def layer_ids(subject: Subject, version: Version, runner: str) -> tuple[int, ...] | None:
+    """The ids that a runner takes from the configuration; None for its defaults."""
+    return _Preset(subject, version, runner).ids()[0]
 
 
 class _Preset:
@@ -166,10 +171,10 @@ class _Preset:
             self.refuse("layers-not-supported", f"the drafter has {config.num_layers} layers; vLLM 0.11 takes exactly one.", "use vLLM 0.12.0 or later")
         if any(n.endswith("_proj.bias") and ".self_attn." in n for n in s.checkpoint.tensors) and not (self.since("0.16.0") and seen.get("attention_bias")):
             self.refuse("tensor-not-known", "q, k, v bias has no place in vLLM's drafter before 0.16: loading fails.", "use vLLM 0.16.0 or later")
-        if "input_norm.weight" in s.checkpoint.tensors and not self._norm_before_fc():
-            mla = self.architecture in MLA
+        mla = self.architecture in MLA
+        if "input_norm.weight" in s.checkpoint.tensors and (mla or not self.since("0.18.0")):  # later skipped without a word where it is not asked for
             text = "its drafter with latent attention" if mla else "vLLM before 0.18"
-            mend = "no key mends it; use an engine that knows it" if mla else 'use vLLM 0.18.0 or later, and "norm_before_fc": true'
+            mend = "no key mends it; use an engine that knows it" if mla else "use vLLM 0.19.0 or later"
             self.refuse("tensor-not-known", f"input_norm (norm_before_fc) has no place in {text}: loading fails.", mend)
         if "fc_norm.0.weight" in s.checkpoint.tensors:
             if not self._fc_norm():
@@ -194,12 +199,13 @@ class _Preset:
     def _norm_before_fc(self) -> bool:
         if self.architecture in MLA or not self.since("0.18.0"):
             return False
-        return truthy(self.nested.get("norm_before_fc", self.seen.get("norm_before_fc", False)))
+        top = self.seen.get("norm_before_fc", False)
+        return truthy(self.nested.get("norm_before_fc", top) if self.since("0.22.0") else top)
 
     def _fc_norm(self) -> bool:
         return self.since("0.22.0") and truthy(self.seen.get("fc_norm", False))
 
-    def _ids(self) -> tuple[tuple[int, ...] | None, str]:
+    def ids(self) -> tuple[tuple[int, ...] | None, str]:
         """The ids that this runner takes, and where it looks."""
         top = ids_list(self.seen.get("eagle_aux_hidden_state_layer_ids"))
         if not self.since("0.12.0"):
@@ -214,7 +220,7 @@ class _Preset:
 
     def _inputs(self) -> tuple[int, ...]:
         s, n = self.subject, self.subject.target.num_layers
-        ids, where = self._ids()
+        ids, where = self.ids()
         wanted = s.trained.aux_layer_inputs or ()
         inputs = tuple(sorted({i for i in (ids or (2, n // 2, n - 3)) if 0 <= i < n + self.since("0.18.0")}))
         got = s.inputs_text(inputs)
@@ -331,8 +337,12 @@ class _Preset:
             text = f"norm_output is {json_word(seen.get('norm_output', False))} at top level; true feeds the state after the final norm back."
             mend = f'config.json, at top level: "norm_output": {str(trained_post).lower()}'
         because("feedback", "feedback-norm", text, mend)
-        because("norm_before_fc", "norm-before-fc", "norm_before_fc is read in eagle_config, else at top level.",
-                f'config.json: "norm_before_fc": {str(s.trained.norm_before_fc).lower()}')  # fmt: skip
+        if s.is_speculators and not self.since("0.19.0"):
+            because("norm_before_fc", "norm-before-fc-ignored", "norm_before_fc of a speculators checkpoint is not passed on before 0.19: input_norm is left "
+                    "out without a word.", "use vLLM 0.19.0 or later", "transformers_utils/configs/speculators/algos.py")  # fmt: skip
+        else:
+            because("norm_before_fc", "norm-before-fc-place", "norm_before_fc is read at top level (since 0.22 in eagle_config first); where it is not true, input_norm is "
+                    "left out without a word.", f'config.json: "norm_before_fc": {str(s.trained.norm_before_fc).lower()}')  # fmt: skip
         because("fc_norm", "fc-norm", "fc_norm is read at top level.", f'config.json, at top level: "fc_norm": {str(s.trained.fc_norm).lower()}')
         because("embedding", "embedding-replaced", "vLLM 0.11 replaces the drafter's own embedding by the target's when both are of one shape.",
                 "use vLLM 0.12.0 or later", "v1/spec_decode/eagle.py")  # fmt: skip

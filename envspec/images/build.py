@@ -24,7 +24,7 @@ from envspec.errors import UsageError
 from envspec.images import labels
 from envspec.images.context import Project, build_context, load_tools
 from envspec.images.engine import Engine, EngineError
-from envspec.images.failures import explain
+from envspec.images.failures import explain, lost
 from envspec.images.progress import Progress
 from envspec.images.wheelhouse import check_wheelhouse
 from envspec.locking.check import load_stack_lock
@@ -38,6 +38,7 @@ COMPILER_PACKAGES: Final = ("gcc", "libc6-dev", "libnuma1", "python3-dev")
 
 _PROXIES: Final = ("http_proxy", "https_proxy", "no_proxy", "all_proxy")
 _PULL: Final = 7200.0
+_ATTEMPTS: Final = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,9 +91,13 @@ class _Run:
         with tempfile.TemporaryDirectory(prefix="envspec-") as folder:
             written = Path(folder) / "id"
             command = self._command(target, context, arguments, written, Path(folder), cached=cached)
-            progress = Progress(tell=(lambda text: None) if target in ROLES else self.tell)
-            if _follow(command, self.engine.environment, progress.feed) != 0:
-                raise explain(progress, self.base, offline=self.request.wheelhouse is not None)
+            for attempt in range(1, _ATTEMPTS + 1):
+                progress = Progress(tell=(lambda text: None) if target in ROLES else self.tell)
+                if _follow(command, self.engine.environment, progress.feed) == 0:
+                    break
+                if attempt == _ATTEMPTS or not lost(progress):
+                    raise explain(progress, self.base, offline=self.request.wheelhouse is not None)
+                self.tell("the builder and its client lost each other; trying again")
             image = written.read_text(encoding="ascii").strip()
         image = image if image.startswith("sha256:") else f"sha256:{image}"
         self.made.append(image)

@@ -26,7 +26,8 @@ __all__ = ["ENGINES", "Engine", "EngineError", "engine_words", "find_engine"]
 
 ENGINES: Final = ("docker", "podman")
 
-_ASKING: Final = 60.0
+_ASKING: Final = 300.0
+"""Seconds for an answer. An engine that unpacks or exports an image of many GB meanwhile lets others wait."""
 _BUILT_IN: Final = range(18, 23)
 """Major versions of Docker's command line that hold BuildKit's client themselves; 23 and later leave it to the plug-in buildx."""
 

@@ -9,7 +9,7 @@ from envspec.errors import EnvspecError
 from envspec.images.engine import EngineError, engine_words
 from envspec.images.progress import Progress
 
-__all__ = ["CheckFailed", "explain", "hash_mismatch"]
+__all__ = ["CheckFailed", "explain", "hash_mismatch", "lost"]
 
 
 class CheckFailed(EnvspecError):
@@ -30,6 +30,9 @@ _BASE: Final = re.compile(
     re.IGNORECASE,
 )
 _NO_WHEEL: Final = re.compile(r"[^\n]*(?:has no usable wheels|no (?:usable )?wheels? (?:with|for) a matching|has no wheels|source distribution was? ?n.t|building source distributions is disabled)[^\n]*", re.IGNORECASE)
+_LOST: Final = re.compile(r"no active session for|the client connection is closing|transport is closing|error reading from server: EOF|session healthcheck failed", re.IGNORECASE)
+_STATUS: Final = re.compile(r"(?:exit code: |exit status |exited with code |did not complete successfully: exit code: )(\d+)", re.IGNORECASE)
+_KILLED: Final = 128 + 9
 _NETWORK: Final = re.compile(
     r"error sending request|failed to fetch|temporary failure (?:in name )?resol|could not resolve|connection (?:refused|timed out|reset)|network is unreachable|"
     r"invalid peer certificate|certificate verify failed|no route to host|read timed out",
@@ -50,17 +53,36 @@ def hash_mismatch(text: str) -> str | None:
     return f"hash mismatch: {what} from the index has {has}, the lock holds {wanted}; the file was changed after locking, or the index serves another one"
 
 
+def lost(progress: Progress) -> bool:
+    """Whether the builder and its client lost each other, as they do on a busy machine: that says nothing of what was built."""
+    return _LOST.search(progress.text) is not None
+
+
+def _status(text: str) -> int | None:
+    """The exit code of the command that failed, where the builder tells it."""
+    found = _STATUS.findall(text)
+    return int(found[-1]) if found else None
+
+
 def explain(progress: Progress, base: str, *, offline: bool) -> EnvspecError:
     """The error of a build that failed, from what its builder printed."""
     text, step = progress.text, progress.failed
     where = f" while making: {step.title}" if step is not None and step.title else ""
     if _NO_SPACE.search(text):
         return EngineError(f"the engine's disk is full{where}; free space there (`docker system df` shows what takes it, `docker builder prune` frees the build cache)")
+    if lost(progress):
+        return EngineError(f"the builder and its client lost each other{where}, and again when it was tried anew; is the machine too busy? Build again")
     own = re.search(r"envspec-build: (.*)", text)
     if own:
         return EngineError(own[1])
     if step is not None and "self-check" in step.command:
-        return CheckFailed("\n".join(line for line in step.lines if not line.startswith("ERROR")).strip("\n"))
+        said = [line for line in step.lines if not line.startswith("ERROR")]
+        if (status := _status(text)) == 1:
+            return CheckFailed("\n".join(said).strip("\n"))
+        reason = next((line.removeprefix("envspec: ") for line in reversed(said) if line.strip()), "it said nothing")
+        if status == _KILLED:
+            reason = "it was killed; is there enough memory?"
+        return EngineError(f"the check of what was built could not be done: {_plain(reason)}; nothing was tagged")
     mismatch = hash_mismatch(text)
     if mismatch is not None:
         return EngineError(mismatch)

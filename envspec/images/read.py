@@ -58,14 +58,14 @@ def named_images(names: Sequence[str]) -> list[NamedImage]:
 
 
 def read_images(images: Sequence[NamedImage], timeout: float, lock_texts: Sequence[str] = (), tell: Callable[[str], None] = lambda text: None) -> list[SeenImage]:
-    """Read the images, two at a time. Where layers are the same the files are read once, and where the environment variables are too, so is
+    """Read the images, two at a time; ``timeout`` in seconds bounds the snapshot of one. Where layers are the same the files are read once, and where the environment variables are too, so is
     the snapshot.
 
     Raises:
         CaptureError: there is no engine or no such image, or one cannot be read.
         UsageError: a lock cannot be read, or a record in an image is damaged.
     """
-    options = with_salt(CaptureOptions(timeout=timeout, deep=("*",)))
+    options = with_salt(CaptureOptions(timeout=timeout, section_timeout=timeout, deep_timeout=timeout, deep=("*",)))
     with images[0].host.engine(READ_TIMEOUT) as client:
         facts = [inspect(client, image.host) for image in images]
         roles = [_role(about, number, len(images)) for number, about in enumerate(facts)]

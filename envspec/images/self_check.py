@@ -7,6 +7,7 @@ from typing import Final
 
 from envspec.compare import LabelledSnapshot, compare
 from envspec.findings import Finding, Report
+from envspec.images.unread import unread
 from envspec.locks import Lock, RoleLock
 from envspec.policy import apply
 from envspec.rules import finding
@@ -16,8 +17,9 @@ from envspec.stacks import Stack
 
 __all__ = ["self_check"]
 
-_OF_THE_BUILDER: Final = frozenset({"EP301", "EP302", "EP303", "EP308", "EP309", "EP409"})
-"""About the machine's driver and GPUs, of which a build says nothing: they are judged where the image runs."""
+_OF_THE_BUILDER: Final = frozenset({"EP301", "EP302", "EP303", "EP308", "EP309", "EP409", "EP902"})
+"""About the machine's driver and GPUs, of which a build says nothing: they are judged where the image runs; and of what could not be
+read, which :func:`unread` tells for the parts that count."""
 
 
 def self_check(snapshot: Snapshot, lock: Lock, stack: Stack, label: str, spec: Spec | None = None) -> Report:
@@ -29,7 +31,7 @@ def self_check(snapshot: Snapshot, lock: Lock, stack: Stack, label: str, spec: S
     report = compare([LabelledSnapshot(label=label, snapshot=snapshot, target=label)], [RoleLock(role=None, lock=lock)], spec)
     # An image holds what its lock says and nothing else; on a host an extra package is noise.
     kept = [item.replace(severity="results") if item.code == "EP212" else item for item in report.findings if item.code not in _OF_THE_BUILDER]
-    return replace(report, findings=()).with_findings(apply([*kept, *_torch(snapshot, stack, label)], spec))
+    return replace(report, findings=()).with_findings(apply([*kept, *unread(snapshot, label), *_torch(snapshot, stack, label)], spec))
 
 
 def _torch(snapshot: Snapshot, stack: Stack, label: str) -> list[Finding]:

@@ -18,6 +18,7 @@ from envspec.findings import Finding, Report, sort_findings
 from envspec.images import labels
 from envspec.images.digest import Entry, below, environment_digest
 from envspec.images.inspect import ImageContent, ImageFacts
+from envspec.images.unread import unread
 from envspec.locks import Lock, RoleLock
 from envspec.rules import finding
 from envspec.snapshot import Snapshot, identity
@@ -86,6 +87,7 @@ def verify(images: Sequence[SeenImage]) -> Report:
     everywhere = {image.label for image in images}
     own: list[Finding] = []
     for image in images:
+        own += unread(image.now, image.label)
         own += _records(image, digests[image.label])
         own += _lock(image)
         own += _user_site(image)

@@ -19,7 +19,9 @@ __all__ = ["ANNOTATIONS_PER_LEVEL", "SUMMARY_BYTES", "GitHub", "summary"]
 ANNOTATIONS_PER_LEVEL = 10
 SUMMARY_BYTES = 1024 * 1024
 _MESSAGE_CHARACTERS = 4000
+_LEVELS = ("error", "warning", "notice")
 _LEVEL = {"breaks": "error", "results": "warning", "noise": "notice"}
+"""The level of a finding that does not fail the run; one that does is an error."""
 
 
 class GitHub:
@@ -42,10 +44,12 @@ def _annotations(report: Report, view: View) -> Iterator[str]:
         _command("error", title="envspec: host not captured", message=f"{host.label} could not be captured: {host.reason or 'no reason given'}")
         for host in failed
     ]
-    for severity in SEVERITIES:
-        level = _LEVEL[severity]
-        lines = [_of(finding, level, view) for finding in report.findings if finding.counts and finding.severity == severity]
-        if severity == "breaks":
+    failing = report.failing(view.fail_on)
+    counted = [("error" if finding in failing else _LEVEL[finding.severity], finding) for finding in report.findings if finding.counts]
+    for level in _LEVELS:
+        # Of one level the gravest first: what is cut at the limit is the least.
+        lines = [_of(finding, level, view) for severity in SEVERITIES for its, finding in counted if (its, finding.severity) == (level, severity)]
+        if level == "error":
             lines = errors + lines
         if len(lines) > ANNOTATIONS_PER_LEVEL:
             kept = ANNOTATIONS_PER_LEVEL - 1

@@ -147,6 +147,10 @@ def test_what_is_passed_on_from_speculators_by_version(tmp_path: Path) -> None:
     where = target(tmp_path / "t", layers=8)
     assert codes(one(files, where, "vllm==0.24.0")) == ["tensor-not-known"]
     assert one(files, where, "vllm==0.25.0").as_trained
+    before_fc = speculators(Model(norm_before_fc=True))
+    assert codes(one(before_fc, where, "vllm==0.17.0")) == ["tensor-not-known"]
+    assert codes(one(before_fc, where, "vllm==0.18.0")) == ["norm-before-fc-ignored"]
+    assert one(before_fc, where, "vllm==0.19.0").as_trained
     post = speculators(Model(), norm_output=True)
     assert codes(one(post, where, "vllm==0.24.0")) == ["feedback-norm"]
 

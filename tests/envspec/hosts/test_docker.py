@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
 import shutil
 import sys
 import tarfile
@@ -17,8 +16,8 @@ from envspec.errors import CaptureError, UsageError
 from envspec.hosts import CaptureOptions, Host, open_host, parse_host
 from envspec.hosts.docker import ImageHost, unpack_metadata
 from tests.envspec.build import torch_files, wheel_files
+from tests.envspec.engine import BASE, PREFIX, containers_of
 
-BASE = os.environ.get("ENVSPEC_TEST_IMAGE", "envspec-test-base")
 ECHO = "import sys\ndef main(request):\n    return [request, sys.version_info[0]]\n"
 
 
@@ -95,7 +94,7 @@ def engine() -> Iterator[Any]:
     """A client, with the images the tests need; skips with the reason."""
     docker = pytest.importorskip("docker")
     try:
-        client = docker.from_env(timeout=60)
+        client = docker.from_env(timeout=600)
         client.ping()
     except Exception as error:
         pytest.skip(f"no container engine runs here: {str(error)[:80]}")
@@ -103,12 +102,13 @@ def engine() -> Iterator[Any]:
         client.images.get(BASE)
     except docker.errors.ImageNotFound:
         pytest.skip(f"no image {BASE}; make one with debootstrap and docker import, or name one in ENVSPEC_TEST_IMAGE")
-    client.images.get(BASE).tag("envspec-test-python")
-    made = []
-    for name, files in (("envspec-test-files", packages()), ("envspec-test-empty", {"etc/empty": b""})):
-        made.append(client.api.import_image_from_data(tar(files), repository=name))
+    container = client.containers.create(BASE, ["x"])
+    container.commit(repository=f"{PREFIX}-python", tag="latest")
+    container.remove()
+    for name, files in ((f"{PREFIX}-files", packages()), (f"{PREFIX}-empty", {"etc/empty": b""})):
+        client.api.import_image_from_data(tar(files), repository=name)
     yield client
-    for name in ("envspec-test-files", "envspec-test-empty", "envspec-test-python"):
+    for name in (f"{PREFIX}-files", f"{PREFIX}-empty", f"{PREFIX}-python"):
         client.images.remove(name, force=True)
     client.close()
 
@@ -119,26 +119,25 @@ def host(text: str) -> Host:
 
 @pytest.mark.docker
 def test_an_image_with_python(engine: Any) -> None:
-    ours = {"ancestor": engine.images.get(BASE).id}  # whatever else runs on this machine
-    before = {container.id for container in engine.containers.list(all=True, filters=ours)}
-    snapshot = host("image:envspec-test-python").snapshot(CaptureOptions())
+    before = containers_of(engine, f"{PREFIX}-python")
+    snapshot = host(f"image:{PREFIX}-python").snapshot(CaptureOptions())
     assert snapshot.interpreter is not None
     assert snapshot.section("distributions").status == "ok"
     assert snapshot.container is not None
     assert snapshot.container.image is not None
-    assert snapshot.container.image.id == engine.images.get(BASE).id
-    assert host("image:envspec-test-python").run_python(ECHO, "x", 60) == ["x", 3]
-    assert {container.id for container in engine.containers.list(all=True, filters=ours)} == before
+    assert snapshot.container.image.id == engine.images.get(f"{PREFIX}-python").id
+    assert host(f"image:{PREFIX}-python").run_python(ECHO, "x", 60) == ["x", 3]
+    assert containers_of(engine, f"{PREFIX}-python") == before
 
 
 @pytest.mark.docker
 @pytest.mark.parametrize("entrypoint", [["/bin/echo", "foreign"], ["/bin/sh", "-c", "echo noise; sleep 100"]])
 def test_a_foreign_entrypoint_is_not_run(engine: Any, entrypoint: list[str]) -> None:
     container = engine.containers.create(BASE, ["x"])
-    image = container.commit(repository="envspec-test-entry", conf={"Entrypoint": entrypoint, "Env": ["NCCL_ALGO=Ring", "PATH=/usr/bin:/bin"]})
+    image = container.commit(repository=f"{PREFIX}-entry", conf={"Entrypoint": entrypoint, "Env": ["NCCL_ALGO=Ring", "PATH=/usr/bin:/bin"]})
     container.remove()
     try:
-        snapshot = host("image:envspec-test-entry").snapshot(CaptureOptions())
+        snapshot = host(f"image:{PREFIX}-entry").snapshot(CaptureOptions())
         assert snapshot.environment["NCCL_ALGO"].value == "Ring"
     finally:
         engine.images.remove(image.id, force=True)
@@ -146,25 +145,25 @@ def test_a_foreign_entrypoint_is_not_run(engine: Any, entrypoint: list[str]) -> 
 
 @pytest.mark.docker
 def test_an_image_without_python_is_read_from_its_files(engine: Any) -> None:
-    snapshot = host("image:envspec-test-files").snapshot(CaptureOptions())
+    snapshot = host(f"image:{PREFIX}-files").snapshot(CaptureOptions())
     assert [(dist.name, dist.version) for dist in snapshot.distributions] == [("alpha", "1.0"), ("torch", "2.9.1")]
     assert snapshot.section("interpreter").status == "unknown"
     with pytest.raises(CaptureError, match=r"no Python in it that starts"):
-        host("image:envspec-test-files").run_python(ECHO, None, 30)
-    assert host("image:envspec-test-empty").snapshot(CaptureOptions()).distributions == ()
+        host(f"image:{PREFIX}-files").run_python(ECHO, None, 30)
+    assert host(f"image:{PREFIX}-empty").snapshot(CaptureOptions()).distributions == ()
 
 
 @pytest.mark.docker
 def test_a_running_container(engine: Any) -> None:
-    container = engine.containers.run(BASE, ["sleep", "300"], detach=True, name="envspec-test-running")
+    container = engine.containers.run(BASE, ["sleep", "300"], detach=True, name=f"{PREFIX}-running")
     try:
-        snapshot = host("container:envspec-test-running").snapshot(CaptureOptions(deep=("*",)))
+        snapshot = host(f"container:{PREFIX}-running").snapshot(CaptureOptions(deep=("*",)))
         assert snapshot.container is not None
-        assert snapshot.container.name == "envspec-test-running"
+        assert snapshot.container.name == f"{PREFIX}-running"
         assert snapshot.section("deep").status == "ok"
-        assert host("container:envspec-test-running#/usr/bin/python3").run_python(ECHO, 1, 60) == [1, 3]
+        assert host(f"container:{PREFIX}-running#/usr/bin/python3").run_python(ECHO, 1, 60) == [1, 3]
         with pytest.raises(CaptureError, match=r"no python at /nowhere|nowhere"):
-            host("container:envspec-test-running#/nowhere").run_python(ECHO, 1, 60)
+            host(f"container:{PREFIX}-running#/nowhere").run_python(ECHO, 1, 60)
     finally:
         container.remove(force=True)
 

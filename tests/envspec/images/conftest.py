@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import io
 import json
-import os
 import posixpath
 import re
 import tarfile
@@ -22,8 +21,8 @@ from envspec.images.digest import below, entries_of_tar, environment_digest
 from envspec.images.inspect import stopped
 from envspec.images.read import image_host
 from tests.envspec.build import wheel_files
+from tests.envspec.engine import BASE, PREFIX
 
-BASE = os.environ.get("ENVSPEC_TEST_IMAGE", "envspec-test-base")
 HASH = "sha256:" + "0" * 64
 ENVIRONMENT = ("PATH=/opt/env/bin:/usr/bin:/bin", "VIRTUAL_ENV=/opt/env", "PYTHONNOUSERSITE=1", "OMP_NUM_THREADS=1")
 SPECULATORS = {"speculators/__init__.py": b"VERSION = '0.7.0'\n", "speculators/models/__init__.py": b"", "speculators/models/eagle3.py": b"CONFIG = 1\n"}
@@ -161,7 +160,7 @@ def workshop() -> Iterator[Workshop]:
     """A running engine with the base image; skips with the reason."""
     docker = pytest.importorskip("docker")
     try:
-        client = docker.from_env(timeout=300)
+        client = docker.from_env(timeout=600)
         client.ping()
     except Exception as error:
         pytest.skip(f"no container engine runs here: {str(error)[:80]}")
@@ -170,7 +169,7 @@ def workshop() -> Iterator[Workshop]:
             client.images.get(BASE)
         except docker.errors.ImageNotFound:
             pytest.skip(f"no image {BASE}; make one with debootstrap and docker import, or name one in ENVSPEC_TEST_IMAGE")
-        slim = "envspec-test-slim"
+        slim = f"{PREFIX}-slim"
         with stopped(client, BASE) as container:
             client.api.import_image_from_data(_without_ballast(container.export()), repository=slim)
         ask = "import sys; print('%d.%d' % sys.version_info[:2])"
@@ -205,8 +204,8 @@ class Pair:
 
 @pytest.fixture(scope="session")
 def pair(workshop: Workshop) -> Pair:
-    train = workshop.build("envspec-test-train")
-    infer = workshop.relabel(train, "envspec-test-infer", **{labels.ROLE: "infer"})
+    train = workshop.build(f"{PREFIX}-train")
+    infer = workshop.relabel(train, f"{PREFIX}-infer", **{labels.ROLE: "infer"})
     return Pair(train=train, infer=infer)
 
 

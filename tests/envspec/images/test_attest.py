@@ -11,6 +11,7 @@ import pytest
 from envspec.images import labels
 from envspec.images.attest import statement
 from envspec.images.inspect import ImageFacts
+from tests.envspec.engine import PREFIX
 from tests.envspec.images.conftest import Pair, Workshop
 from tests.envspec.images.test_verify import run
 
@@ -40,7 +41,7 @@ def test_it_holds_every_digest_of_an_image(workshop: Workshop, pair: Pair, tmp_p
 
 @pytest.mark.docker
 def test_what_was_tampered_with_is_not_attested(workshop: Workshop, pair: Pair, tmp_path: Path) -> None:
-    image = workshop.commit(pair.infer, {}, "envspec-test-unattested", script=f"echo 'B = 2' >> /{workshop.site}/alpha/core.py")
+    image = workshop.commit(pair.infer, {}, f"{PREFIX}-unattested", script=f"echo 'B = 2' >> /{workshop.site}/alpha/core.py")
     file = tmp_path / "statement.json"
     outcome = run("attest", image, "--save", str(file))
     assert (outcome.code, outcome.out) == (1, "")

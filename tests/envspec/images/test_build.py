@@ -35,16 +35,16 @@ from envspec.locking.files import write_lock
 from envspec.locking.inputs import read_inputs
 from envspec.locking.model import Entry, StackLock, Wheel
 from envspec.locks import load_lock
-from envspec.snapshot import TorchBuild, loads
+from envspec.snapshot import Section, TorchBuild, loads
 from envspec.spec import load_spec
 from envspec.stacks import Stack, load_stack
 from tests.envspec.build import make_wheel
 from tests.envspec.compare.make import dist, snap
+from tests.envspec.engine import BASE, PREFIX
 
 ROOT = Path(__file__).resolve().parents[3]
 RECIPE = ROOT / "docker"
 SMALL = Path(__file__).parent / "stacks" / "small"
-BASE = os.environ.get("ENVSPEC_TEST_IMAGE", "envspec-test-base")
 
 
 def sha256(path: Path) -> str:
@@ -202,6 +202,15 @@ class TestSelfCheck:
         assert report.exit_code("results") == (1 if found else 0)
 
 
+    @pytest.mark.parametrize("section", ["distributions", "extensions", "deep"])
+    def test_what_could_not_be_read_is_not_passed(self, stack: Stack, section: str) -> None:
+        snapshot = snap("image", dist("alpha", "1.0"), gpus=(), driver=None)
+        slow = replace(snapshot, sections={**snapshot.sections, section: Section(status="partial", reason="did not finish within 120 s")})
+        found = [item for item in self_check(slow, load_lock(stack.lock()), stack, "image").findings if item.severity != "noise"]
+        assert [(item.code, item.subject, item.severity) for item in found] == [("EP902", section, "breaks")]
+        assert found[0].what == f"{section} of image could be read in part only: did not finish within 120 s"
+
+
 def test_a_lock_edited_by_hand_is_refused_before_anything_is_asked_of_the_engine(tmp_path: Path) -> None:
     folder = tmp_path / "small"
     shutil.copytree(SMALL, folder)
@@ -242,6 +251,29 @@ def test_names_are_given_to_all_images_or_to_none(tmp_path: Path) -> None:
     with pytest.raises(EngineError, match="no space left on device"):
         _name(engine, images)
     assert log.read_text().splitlines()[-3:] == ["tag sha256:new1 x-train:latest", "tag sha256:new2 x-infer:latest", "tag sha256:old x-train:latest"]
+
+
+@pytest.mark.parametrize(("failures", "built"), [(1, True), (9, False)])
+def test_a_builder_that_loses_its_client_is_tried_again_and_not_for_ever(tmp_path: Path, failures: int, built: bool) -> None:
+    from envspec.images.build import _Run
+
+    docker = tmp_path / "docker"
+    docker.write_text(
+        f"#!/bin/sh\necho x >>{tmp_path / 'calls'}\n[ $(wc -l <{tmp_path / 'calls'}) -gt {failures} ] || {{ echo '#9 [tools 5/5] RUN [\"/opt/tools/bin/envspec\", \"images\", \"self-check\"]';"
+        " echo '#9 ERROR: rpc error: code = Canceled desc = grpc: the client connection is closing'; exit 1; }\n"
+        "while [ $# -gt 0 ]; do [ \"$1\" != --iidfile ] || echo sha256:abc >\"$2\"; shift; done\n"
+    )
+    docker.chmod(0o755)
+    told: list[str] = []
+    request = Request(stack=load_stack(SMALL), recipe=RECIPE, project=Project(root=ROOT), name="x")
+    building = _Run(engine=Engine(name="docker", command=str(docker), version="1"), request=request, base="b", tell=told.append)
+    if built:
+        assert building.stage("tools", tmp_path, {}, cached=True) == "sha256:abc"
+        assert told == ["the builder and its client lost each other; trying again"]
+    else:
+        with pytest.raises(EngineError, match="lost each other while making: check against the lock, and again when it was tried anew"):
+            building.stage("tools", tmp_path, {}, cached=True)
+        assert len((tmp_path / "calls").read_text().split()) == 3
 
 
 # With a real engine ----------------------------------------------------------------------------------------------------
@@ -287,10 +319,10 @@ def twice(shop: Shop) -> Iterator[tuple[list[BuiltImage], list[BuiltImage], list
     """The small stack built twice with no cache and no network, and what the first build told."""
     told: list[str] = []
     stack = load_stack(SMALL)
-    first = build(shop.engine, shop.request(stack, "envspec-test-first", no_cache=True), told.append)
-    second = build(shop.engine, shop.request(stack, "envspec-test-second", no_cache=True))
+    first = build(shop.engine, shop.request(stack, f"{PREFIX}-first", no_cache=True), told.append)
+    second = build(shop.engine, shop.request(stack, f"{PREFIX}-second", no_cache=True))
     yield first, second, told
-    shop.remove("envspec-test-first", "envspec-test-second")
+    shop.remove(f"{PREFIX}-first", f"{PREFIX}-second")
 
 
 def environment_of(engine: Engine, image: str) -> str:
@@ -352,16 +384,16 @@ def test_a_stack_that_its_environment_does_not_meet_fails_the_build_and_names_no
     with (folder / "stack.yaml").open("a") as file:
         file.write("archs: [sm_90]\n")
     with pytest.raises(CheckFailed) as caught:
-        build(shop.engine, shop.request(load_stack(folder), "envspec-test-failed"))
+        build(shop.engine, shop.request(load_stack(folder), f"{PREFIX}-failed"))
     assert "EP302" in caught.value.report
     assert "torch holds no code for sm_90" in caught.value.report
-    assert not {name for name in shop.names() if "envspec-test-failed" in name}
+    assert not {name for name in shop.names() if f"{PREFIX}-failed" in name}
 
 
 @pytest.mark.docker
 @pytest.mark.parametrize("offline", [True, False])
 def test_a_base_that_cannot_be_had(shop: Shop, offline: bool) -> None:
-    request = replace(shop.request(load_stack(SMALL), "envspec-test-none"), base="registry.invalid/no-such:1", wheelhouse=shop.wheels if offline else None)
+    request = replace(shop.request(load_stack(SMALL), f"{PREFIX}-none"), base="registry.invalid/no-such:1", wheelhouse=shop.wheels if offline else None)
     with pytest.raises(EngineError, match=r"the base image registry\.invalid/no-such:1 is not in .* store.*name another with --base") as caught:
         build(shop.engine, request)
     assert "\n" not in str(caught.value)
@@ -398,7 +430,7 @@ def test_an_index_comes_in_as_a_secret_and_leaves_no_trace(shop: Shop, served: t
     tools = tmp_path / "recipe" / "tools"
     shutil.copytree(RECIPE, tools.parent, ignore=shutil.ignore_patterns("stacks"))
     link_all(shop.wheels, wheel.parent.parent)
-    request = replace(online(shop, tiny(tmp_path / "tiny", wheel), "envspec-test-secret", index), recipe=tools.parent)
+    request = replace(online(shop, tiny(tmp_path / "tiny", wheel), f"{PREFIX}-secret", index), recipe=tools.parent)
     images = build(shop.engine, request)
     try:
         about = json.dumps(shop.engine.inspect(images[0].name)) + shop.engine.ask("history", "--no-trunc", images[0].id)
@@ -410,7 +442,7 @@ def test_an_index_comes_in_as_a_secret_and_leaves_no_trace(shop: Shop, served: t
                     source = archive.extractfile(member)
                     assert source is None or b"hunter2" not in source.read()
     finally:
-        shop.remove("envspec-test-secret")
+        shop.remove(f"{PREFIX}-secret")
 
 
 def link_all(wheels: Path, index: Path) -> None:
@@ -429,8 +461,8 @@ def test_an_index_that_serves_another_file_is_refused_with_both_hashes(shop: Sho
     link_all(shop.wheels, wheel.parent.parent)
     make_wheel(wheel.parent, "alpha", "1.0", {"alpha/__init__.py": b"A = 2\n"})
     with pytest.raises(EngineError, match=f"hash mismatch: alpha==1.0 from the index has sha256:{sha256(wheel)}, the lock holds sha256:{locked}"):
-        build(shop.engine, online(shop, stack, "envspec-test-other", index))
-    assert not {name for name in shop.names() if "envspec-test-other" in name}
+        build(shop.engine, online(shop, stack, f"{PREFIX}-other", index))
+    assert not {name for name in shop.names() if f"{PREFIX}-other" in name}
 
 
 @pytest.mark.docker
@@ -440,13 +472,13 @@ def test_a_base_without_the_locks_python(shop: Shop, tmp_path: Path) -> None:
     wheel = make_wheel(wheels, "alpha", "1.0", {"alpha/__init__.py": b""})
     stack = tiny(tmp_path / "tiny", wheel, python="3.8")
     with pytest.raises(EngineError, match=r"^the base has Python 3\.\d+\.\d+, the lock is for Python 3\.8; take another base"):
-        build(shop.engine, shop.request(stack, "envspec-test-python", wheelhouse=wheels))
+        build(shop.engine, shop.request(stack, f"{PREFIX}-python", wheelhouse=wheels))
 
 
 @pytest.mark.docker
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_build_leaves_no_name_and_no_builder(shop: Shop, number: signal.Signals) -> None:
-    command = [sys.executable, "-m", "envspec", "images", "build", str(SMALL), "--base", BASE, "--offline", str(shop.wheels), "--tag", "envspec-test-stopped", "--no-cache"]
+    command = [sys.executable, "-m", "envspec", "images", "build", str(SMALL), "--base", BASE, "--offline", str(shop.wheels), "--tag", f"{PREFIX}-stopped", "--no-cache"]
     with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         said = []
@@ -456,5 +488,5 @@ def test_an_interrupted_build_leaves_no_name_and_no_builder(shop: Shop, number: 
                 process.send_signal(number)
         assert process.wait(60) == 130, said
     assert said[-1] == "envspec: interrupted\n"
-    assert not {name for name in shop.names() if "envspec-test-stopped" in name}
+    assert not {name for name in shop.names() if f"{PREFIX}-stopped" in name}
     assert list(shop.wheels.parent.glob(".envspec-build-*")) == []

@@ -41,6 +41,7 @@ def test_each_step_worth_a_line_gets_one() -> None:
         ),
         ("#12 1.0 envspec-build: the base has Python 3.9.2, the lock is for Python 3.12; take another base\n#12 ERROR: x", r"^the base has Python 3\.9\.2, the lock is for Python 3\.12; take another base$"),
         ("#12 9.0 error: Request failed\n#12 9.0   error sending request for url (https://u:secret@index.example/simple/)\n#12 ERROR: x", r"the network failed while making: environment from the lock: error sending request for url \(https://index"),
+        ("#12 ERROR: no active session for k86x: context deadline exceeded", r"the builder and its client lost each other while making: environment from the lock, and again"),
         ("#12 9.0 something unheard of\n#12 ERROR: executor failed running", r"the build failed while making: environment from the lock: something unheard of$"),
     ],
 )
@@ -59,9 +60,22 @@ def test_a_base_that_is_not_found() -> None:
 
 
 def test_the_checks_findings_are_kept_as_they_were_printed() -> None:
-    error = explain(fed(HEAD + "#12 DONE 1s\n#13 [tools 5/5] RUN [/opt/tools/bin/envspec images self-check]\n#13 2.1 EP201 numpy 2.4 is in the lock, not installed\n#13 2.1\n#13 ERROR: exit 1"), "b", offline=True)
+    error = explain(fed(HEAD + "#12 DONE 1s\n#13 [tools 5/5] RUN [/opt/tools/bin/envspec images self-check]\n#13 2.1 EP201 numpy 2.4 is in the lock, not installed\n#13 2.1\n#13 ERROR: executor failed running [/opt/tools/bin/envspec images self-check]: exit code: 1"), "b", offline=True)
     assert isinstance(error, CheckFailed)
     assert (error.exit_code, error.report) == (1, "EP201 numpy 2.4 is in the lock, not installed")
+
+
+@pytest.mark.parametrize(
+    ("said", "status", "sentence"),
+    [
+        ("envspec: image: no answer within 4200 s", 3, r"^the check of what was built could not be done: image: no answer within 4200 s; nothing was tagged$"),
+        ("", 137, r"could not be done: it was killed; is there enough memory\?"),
+    ],
+)
+def test_a_check_that_could_not_be_done_is_not_one_that_found_something(said: str, status: int, sentence: str) -> None:
+    error = explain(fed(HEAD + f"#12 DONE 1s\n#13 [tools 5/5] RUN [/opt/tools/bin/envspec images self-check]\n#13 2.1 {said}\n#13 ERROR: x: exit code: {status}"), "b", offline=True)
+    with pytest.raises(EngineError, match=sentence):
+        raise error
 
 
 def test_buildahs_output_is_read_too() -> None:

@@ -16,10 +16,14 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from envspec.commands import images_run
 from envspec.errors import UsageError
+from envspec.hosts.docker import ImageHost
+from envspec.hosts.local import LocalHost
 from envspec.images.inspect import stopped
 from envspec.images.run import Mounts, driver_faults, has_driver
 from envspec.snapshot import Capture, Driver, Gpu, Section, Snapshot, TorchBuild
+from tests.envspec.engine import PREFIX
 from tests.envspec.images.conftest import Pair, Workshop
 from tests.envspec.images.test_verify import run
 
@@ -109,6 +113,31 @@ def test_a_driver_that_is_too_old_and_a_gpu_without_code_are_told_before_the_sta
     assert [item.code for item in driver_faults(image(("sm_80",)), machine("570.124.06", "12.8", "12.0"))] == ["EP302"]
 
 
+@pytest.mark.docker
+@pytest.mark.parametrize(
+    ("here", "held", "sentence"),
+    [
+        (machine("470.57.02", "11.4"), image(), "EP301"),
+        (machine("570.124.06", "12.8", "12.0"), image(("sm_80",)), "EP302"),
+        (machine("570.124.06", "12.8"), image(), None),
+    ],
+)
+def test_a_machine_that_cannot_carry_the_image_is_told_in_a_sentence_and_nothing_starts(
+    pair: Pair, workshop: Workshop, monkeypatch: pytest.MonkeyPatch, here: Snapshot, held: Snapshot, sentence: str | None
+) -> None:
+    monkeypatch.setattr(LocalHost, "snapshot", lambda host, options: here)
+    monkeypatch.setattr(ImageHost, "snapshot", lambda host, options: held)
+    started: list[str] = []
+    monkeypatch.setattr(images_run, "run_in", lambda client, name, command, *streams, gpus, **more: started.append(f"{command[0]} {gpus}") or 0)
+    outcome = run("run", pair.infer, "--gpus", "all", "--", "python3", "-c", "print('started')")
+    if sentence is None:
+        assert (outcome.code, outcome.err, started) == (0, "", ["python3 True"])
+        return
+    (fault,) = driver_faults(held, here)
+    assert (fault.code, outcome.code, outcome.out, started) == (sentence, 1, "", [])
+    assert outcome.err == f"envspec: {pair.infer} cannot run here: {fault.what}. {fault.fix}\n"
+
+
 def test_a_driver_without_a_gpu_is_none(tmp_path: Path) -> None:
     (tmp_path / "proc/driver/nvidia").mkdir(parents=True)
     (tmp_path / "proc/driver/nvidia/version").touch()
@@ -172,9 +201,9 @@ def test_the_standalone_test_gives_the_same_numbers_in_an_image_inside_one_and_o
         torch_archive(file, workshop.site)
         file.seek(0)
         assert container.put_archive("/", file)
-        container.commit(repository="envspec-test-torch", tag="latest")
+        container.commit(repository=f"{PREFIX}-torch", tag="latest")
     (tmp_path / "torch.tar").unlink()
-    workshop.made += ["envspec-test-torch:latest"]
+    workshop.made += [f"{PREFIX}-torch:latest"]
     demo, out = ROOT / "eagle3_diag" / "demo", tmp_path / "out"
     out.mkdir()
 
@@ -184,12 +213,12 @@ def test_the_standalone_test_gives_the_same_numbers_in_an_image_inside_one_and_o
 
     threads = {"OMP_NUM_THREADS": "1"}
     mounts = ["--read", str(ROOT / "eagle3_diag"), "--read", str(demo), "--write", str(out)]
-    called = run("run", "envspec-test-torch", "--gpus", "none", *mounts, "--env", f"PYTHONPATH={ROOT}", "--", "python3", *arguments(ROOT, "in-image"))
+    called = run("run", f"{PREFIX}-torch", "--gpus", "none", *mounts, "--env", f"PYTHONPATH={ROOT}", "--", "python3", *arguments(ROOT, "in-image"))
     assert (called.code, called.err) == (0, "")
     # Inside: the image's own interpreter and the project where images have it.
     inside = Path("/opt/tools/project")
     workshop.client.containers.run(
-        "envspec-test-torch",
+        f"{PREFIX}-torch",
         arguments(inside, "inside"),
         entrypoint=["python3"],
         environment={"PYTHONPATH": str(inside), "HOME": "/tmp", **threads},

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.envspec.engine import PREFIX
 from tests.envspec.images.conftest import STACK, Pair, Workshop
 from tests.envspec.images.test_verify import run
 
@@ -35,7 +36,7 @@ def test_an_import_that_fails_hangs_or_dies_is_a_finding_with_pythons_own_words(
             f"{site}/writes.py": b"open('/opt/env/x', 'w')\n",
             f"{site}/calls.py": b"import socket\nsocket.create_connection(('192.0.2.1', 80), 5)\n",
         },
-        "envspec-test-smoke",
+        f"{PREFIX}-smoke",
     )
     stack = tmp_path / "stack.yaml"
     listed = ("hangs", "dies", "needs_cuda", "writes", "calls", "alpha.nothing", "alpha")

@@ -17,6 +17,7 @@ from envspec.images import labels
 from envspec.images.read import named_images
 from envspec.output import Sink
 from tests.envspec.build import wheel_files
+from tests.envspec.engine import PREFIX, containers_of
 from tests.envspec.images.conftest import PACKAGES, SPECULATORS, STACK, Pair, Workshop, lock_text
 
 pytestmark = pytest.mark.docker
@@ -56,12 +57,12 @@ def verify(*words: str) -> Outcome:
 
 
 def test_a_pair_of_one_build_is_identical(workshop: Workshop, pair: Pair) -> None:
-    before = {container.id for container in workshop.client.containers.list(all=True)}
+    before = containers_of(workshop.client, pair.train)
     outcome = run("verify", pair.train, pair.infer)
     assert (outcome.code, outcome.err) == (0, "")
     digest = workshop.client.images.get(pair.train).attrs["Config"]["Labels"][labels.ENVIRONMENT_DIGEST]
     assert outcome.out.endswith(f"No findings.\nidentical: 2 distributions, 12 files, digest {digest}\n")
-    assert {container.id for container in workshop.client.containers.list(all=True)} == before
+    assert containers_of(workshop.client, pair.train) == before
     as_json = verify(pair.train, pair.infer)
     assert as_json.report.notes == (f"identical: 2 distributions, 12 files, digest {digest}",)
     assert {host.digest for host in as_json.report.hosts} == {digest}
@@ -81,7 +82,7 @@ def test_the_same_image_twice_is_identical(pair: Pair) -> None:
 
 
 def test_two_builds_apart_are_identical_with_other_layers(workshop: Workshop, pair: Pair) -> None:
-    again = workshop.build("envspec-test-again", role="infer")
+    again = workshop.build(f"{PREFIX}-again", role="infer")
     outcome = verify(pair.train, again)
     assert outcome.code == 0, outcome.out
     assert outcome.report.notes[0].startswith("identical: ")
@@ -204,7 +205,7 @@ TAMPERINGS: dict[str, Tampering] = {
 @pytest.mark.parametrize("name", TAMPERINGS)
 def test_tampering_is_found_and_nothing_else(workshop: Workshop, pair: Pair, name: str) -> None:
     tampering = TAMPERINGS[name]
-    image = tampering.make(workshop, pair, "envspec-test-tampered")
+    image = tampering.make(workshop, pair, f"{PREFIX}-tampered")
     outcome = verify(pair.train, image)
     expected = {code: {image if subject == "IMAGE" else subject for subject in subjects} for code, subjects in tampering.found.items()}
     assert outcome.codes == expected, "\n".join(f"{item.code} {item.subject}: {item.what}" for item in outcome.report.findings)
@@ -216,23 +217,23 @@ def test_tampering_is_found_and_nothing_else(workshop: Workshop, pair: Pair, nam
 
 
 def test_another_base(workshop: Workshop, pair: Pair) -> None:
-    base = workshop.commit(workshop.base, {"usr/lib/libnew.so": b"x"}, "envspec-test-base2")
-    other = workshop.build("envspec-test-other-base", role="infer", base=base)
+    base = workshop.commit(workshop.base, {"usr/lib/libnew.so": b"x"}, f"{PREFIX}-base2")
+    other = workshop.build(f"{PREFIX}-other-base", role="infer", base=base)
     outcome = verify(pair.train, other)
     assert outcome.codes == {"EP821": {"base image"}, "EP822": {"/"}}
-    assert "/usr/lib/libnew.so (only in envspec-test-other-base)" in outcome.what("EP822")
+    assert f"/usr/lib/libnew.so (only in {PREFIX}-other-base)" in outcome.what("EP822")
     assert outcome.code == 1
 
 
 def test_a_user_site_is_found_in_any_home_and_weighs_less_where_it_is_shut_out(workshop: Workshop, pair: Pair) -> None:
     place = f"home/app/.local/lib/python{workshop.python}/site-packages"
     files = {f"{place}/{path}": data for path, data in wheel_files("alpha", "9.9", {"alpha/__init__.py": b""}).items()}
-    shut = workshop.commit(pair.infer, files, "envspec-test-user-site")
+    shut = workshop.commit(pair.infer, files, f"{PREFIX}-user-site")
     outcome = verify(pair.train, shut)
     assert outcome.codes == {"EP822": {"/"}}
     assert f"alpha in /{place}; PYTHONNOUSERSITE keeps them out" in outcome.what("EP827")
     config = {"Env": ["HOME=/home/app", "PYTHONNOUSERSITE="]}
-    leaking = workshop.commit(shut, {}, "envspec-test-user-site-open", config=config)
+    leaking = workshop.commit(shut, {}, f"{PREFIX}-user-site-open", config=config)
     outcome = verify(pair.train, leaking)
     # Whether Python then takes the user's copy depends on the environment being a venv, which shuts user sites out by itself.
     assert outcome.codes["EP827"] == {f"/{place}", "PYTHONNOUSERSITE"}
@@ -241,8 +242,8 @@ def test_a_user_site_is_found_in_any_home_and_weighs_less_where_it_is_shut_out(w
 
 def test_a_fault_that_both_images_share_is_found_by_their_own_records(workshop: Workshop, pair: Pair) -> None:
     """What is tampered with in a layer that both stand on is no difference between them."""
-    train = workshop.commit(pair.train, {}, "envspec-test-both-train", script=f"echo 'B = 2' >> /{workshop.site}/alpha/core.py")
-    infer = workshop.relabel(train, "envspec-test-both-infer", **{labels.ROLE: "infer"})
+    train = workshop.commit(pair.train, {}, f"{PREFIX}-both-train", script=f"echo 'B = 2' >> /{workshop.site}/alpha/core.py")
+    infer = workshop.relabel(train, f"{PREFIX}-both-infer", **{labels.ROLE: "infer"})
     outcome = verify(train, infer)
     assert outcome.codes == {"EP208": {"alpha"}, "EP824": {train, infer}, **_ENVIRONMENT_LABEL}
     assert outcome.code == 1
@@ -265,26 +266,26 @@ def test_a_lock_newer_than_the_images(pair: Pair, tmp_path: Path) -> None:
 def test_roles_that_differ_as_their_stack_declares(workshop: Workshop, pair: Pair) -> None:
     declared = STACK + b"roles:\n  train: the trainer needs gamma\n"
     more = {**PACKAGES, "gamma": ("3", {"gamma.py": b""})}
-    train = workshop.build("envspec-test-role-train", packages=more, stack=declared)
-    infer = workshop.build("envspec-test-role-infer", role="infer", stack=declared)
+    train = workshop.build(f"{PREFIX}-role-train", packages=more, stack=declared)
+    infer = workshop.build(f"{PREFIX}-role-infer", role="infer", stack=declared)
     outcome = verify(train, infer)
     assert outcome.code == 0, outcome.out
     assert outcome.codes == {}
     assert {item.code for item in outcome.report.findings if item.declared} >= {"EP204", "EP822", "EP826"}
     assert outcome.report.notes[0] == "different as declared: the trainer needs gamma"
     # The same pair without the declaration.
-    undeclared = workshop.build("envspec-test-role-silent", role="infer")
+    undeclared = workshop.build(f"{PREFIX}-role-silent", role="infer")
     assert verify(train, undeclared).codes.keys() >= {"EP822", "EP826"}
 
 
 def test_what_the_build_accepted_is_accepted_and_a_tampered_list_of_it_hides_nothing(workshop: Workshop, pair: Pair) -> None:
     accepted = b"version: 1\nignore:\n  - {code: EP208, subject: alpha, reason: known}\n"
-    train = workshop.build("envspec-test-accept", stack=STACK, more={labels.SPEC_FILE[1:]: accepted, f"{workshop.site}/alpha/core.py": b"def value():\n    return 3\n"})
-    outcome = verify(train, workshop.relabel(train, "envspec-test-accept-infer", **{labels.ROLE: "infer"}))
+    train = workshop.build(f"{PREFIX}-accept", stack=STACK, more={labels.SPEC_FILE[1:]: accepted, f"{workshop.site}/alpha/core.py": b"def value():\n    return 3\n"})
+    outcome = verify(train, workshop.relabel(train, f"{PREFIX}-accept-infer", **{labels.ROLE: "infer"}))
     assert outcome.code == 0, outcome.out
     assert [item.code for item in outcome.report.findings if item.ignored] == ["EP208"]
     assert outcome.report.notes[0].startswith("identical: ")
-    forged = workshop.commit(pair.infer, {labels.SPEC_FILE[1:]: accepted}, "envspec-test-forged", script=f"echo 'B = 2' >> /{workshop.site}/alpha/core.py")
+    forged = workshop.commit(pair.infer, {labels.SPEC_FILE[1:]: accepted}, f"{PREFIX}-forged", script=f"echo 'B = 2' >> /{workshop.site}/alpha/core.py")
     assert verify(pair.train, forged).codes == {"EP208": {"alpha"}, "EP822": {"/opt/env", labels.RECORDS}, "EP824": {forged}, **_ENVIRONMENT_LABEL}
 
 
@@ -306,9 +307,9 @@ def test_what_cannot_be_read_is_one_sentence(workshop: Workshop, pair: Pair, tmp
     assert "is not the name of an image" in refused(2, pair.train, "--privileged=x;y".replace("--", "a;"))
     assert "cannot read" in refused(2, pair.train, "--lock", str(tmp_path / "absent.lock"))
     assert "--timeout 0: give a number of seconds above 0" in refused(2, pair.train, "--timeout", "0")
-    damaged = workshop.commit(pair.train, {labels.SNAPSHOT[1:]: b"{"}, "envspec-test-damaged")
+    damaged = workshop.commit(pair.train, {labels.SNAPSHOT[1:]: b"{"}, f"{PREFIX}-damaged")
     assert f"{labels.SNAPSHOT} in {damaged} is not a snapshot: it is not valid JSON" in refused(2, damaged)
-    damaged = workshop.commit(pair.train, {labels.STACK_FILE[1:]: b"version: 2\n"}, "envspec-test-damaged")
+    damaged = workshop.commit(pair.train, {labels.STACK_FILE[1:]: b"version: 2\n"}, f"{PREFIX}-damaged")
     assert f"{damaged}:{labels.STACK_FILE}:1: version: expected 1, found 2" in refused(2, damaged)
     monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere/docker.sock")
     assert "no container engine answers" in refused(3, pair.train)

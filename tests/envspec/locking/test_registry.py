@@ -56,7 +56,7 @@ def registry() -> Iterator[str]:
 def engine() -> None:
     docker = pytest.importorskip("docker", reason="the package docker is not here")
     try:
-        client = docker.from_env(timeout=10)
+        client = docker.from_env(timeout=120)
     except Exception as error:
         pytest.skip(f"no container engine answers: {error}")
     client.close()

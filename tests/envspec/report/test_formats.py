@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from envspec.findings import Cell, Finding, Group, HostStatus, Report, Row, count
+from envspec.findings import Cell, FailOn, Finding, Group, HostStatus, Report, Row, count
 from envspec.report import RENDERERS, View, render
 from envspec.report.github import ANNOTATIONS_PER_LEVEL, SUMMARY_BYTES, summary
 from envspec.report.interface import fold_hosts, is_command, outcome, view_of
@@ -197,6 +197,15 @@ def test_annotations_stand_at_their_line() -> None:
     assert lines[1].startswith("::error file=scripts/launch.py,line=32,col=5,title=EP101 speculators::no module named speculators")
     assert lines[2].startswith("::error file=requirements.lock,title=EP201 torch::")
     assert "%0Auv pip install --no-deps speculators==0.3.0" in lines[1]
+
+
+@pytest.mark.parametrize(
+    ("fail_on", "levels"), [("never", ("error", "warning", "notice")), ("breaks", ("error", "warning", "notice")), ("results", ("error", "error", "notice")), ("any", ("error",) * 3)]
+)
+def test_a_finding_that_fails_the_run_is_an_error(fail_on: FailOn, levels: tuple[str, ...]) -> None:
+    report = dataclasses.replace(_many(1), hosts=())
+    lines = render("github", report, View(fail_on=fail_on)).splitlines()
+    assert tuple(line.split(" ", 1)[0].removeprefix("::") for line in lines) == levels
 
 
 def _many(number: int, words: str = "it differs") -> Report:
