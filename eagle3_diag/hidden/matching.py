@@ -8,7 +8,21 @@ from typing import Any
 
 import torch
 
-from eagle3_diag.hidden.measures import EXPLAINS, LIKE, SHIFTS, apart, inner_products, likeness, overlap, shape, short, token_errors, window
+from eagle3_diag.hidden.measures import (
+    ALIKE,
+    EXPLAINS,
+    FEW,
+    LIKE,
+    SHIFTS,
+    apart,
+    inner_products,
+    likeness,
+    overlap,
+    shape,
+    short,
+    token_errors,
+    window,
+)
 from eagle3_diag.hidden.relations import Norm, Relation, find_swapped, fits, relate
 
 
@@ -62,13 +76,12 @@ def guess_of(b: State, index: int, dump: Dump, many: bool) -> int | None:
 
 def _candidates(shapes_A: Sequence[torch.Tensor], shape_NH: torch.Tensor, guess: int | None) -> list[tuple[float, int, int]]:
     """(likeness, state of A, shift), best first; what the name says goes first among equals."""
-    found = []
-    for i, a in enumerate(shapes_A):
-        if a.shape[1] != shape_NH.shape[1]:
-            continue
-        n = min(a.shape[0], shape_NH.shape[0])
-        for shift in range(-min(SHIFTS, n // 2), min(SHIFTS, n // 2) + 1):
-            found.append((likeness(*overlap(a, shape_NH, shift)), i, shift))
+    fitting = [(i, a, min(a.shape[0], shape_NH.shape[0])) for i, a in enumerate(shapes_A) if a.shape[1] == shape_NH.shape[1]]
+    found = [(likeness(*overlap(a, shape_NH, 0)), i, 0) for i, a, _ in fitting]
+    if max((each[0] for each in found), default=1.0) < ALIKE:  # nothing fits as it stands: look before and behind
+        for i, a, n in fitting:
+            for shift in range(1, min(SHIFTS, n // 2) + 1):
+                found += [(likeness(*overlap(a, shape_NH, s)), i, s) for s in (shift, -shift)]
     return sorted(found, key=lambda each: (-round(each[0], 4), each[1] != guess, abs(each[2]), each[1]))
 
 
@@ -109,13 +122,13 @@ def _of_two(dump: Dump, b_NH: torch.Tensor, limit: float) -> Iterator[tuple[int,
                 if i == j or (code == "sum-of-states" and j > i):
                     continue
                 relation = Relation(code=code, predicted_NH=predicted, detail={"other": dump.states[j].name})
-                if fits(_cut(relation), window(b_NH), limit) and fits(relation, b_NH, limit):
+                if fits(_cut(relation), b_NH[:FEW], limit) and fits(relation, b_NH, limit):
                     yield i, 0, relation
                     return
 
 
 def _cut(relation: Relation) -> Relation:
-    return replace(relation, predicted_NH=window(relation.predicted_NH))
+    return replace(relation, predicted_NH=relation.predicted_NH[:FEW])
 
 
 def _of_blocks(dump: Dump, b_NH: torch.Tensor, limit: float) -> Iterator[tuple[int, int, Relation]]:

@@ -15,7 +15,8 @@ DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch
 WINDOW, SHIFTS = 512, 8
 # A relation with free numbers must explain at least three quarters of the difference to be believed over a simpler one.
 EXPLAINS = 0.25
-LIKE = 0.5
+# Likeness from which a state is looked at, and from which it needs no search for a shift; tokens that rule a sum of two states out.
+LIKE, ALIKE, FEW = 0.5, 0.995, 16
 
 
 def precision_of(x: torch.Tensor) -> str:
