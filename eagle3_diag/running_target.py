@@ -1,7 +1,7 @@
 """A target that runs, through Hugging Face Transformers: next tokens, and the states that flow between its layers.
 
 The states are taken by hooks on the decoder layers' inputs and on the final norm's input: Transformers' own ``hidden_states[-1]`` is *after* the
-final norm, where the recorded final state is before it. Transformers 4.51 and newer; nothing else of this project imports it.
+final norm, where the recorded final state is before it. Tried with Transformers 4.57, 5.10 and 5.19; nothing else of this project imports it.
 
 Dimension suffixes: N tokens of a sequence, L layer inputs, H width of the target.
 """
