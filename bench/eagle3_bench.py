@@ -22,6 +22,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,11 +33,15 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from eagle3_diag.acceptance import StepCounts  # noqa: E402
+from eagle3_diag.catalogue import catalogue  # noqa: E402
 from eagle3_diag.checkpoint import read_drafter  # noqa: E402
 from eagle3_diag.checkpoint.interface import DrafterCheckpoint  # noqa: E402
 from eagle3_diag.drafter import Drafter, Weights  # noqa: E402
 from eagle3_diag.evaluate import Evaluation, Options, evaluate  # noqa: E402
+from eagle3_diag.observed import observed  # noqa: E402
+from eagle3_diag.predict import Predictor, Walked  # noqa: E402
 from eagle3_diag.samples.interface import Sample  # noqa: E402
+from eagle3_diag.survey import survey  # noqa: E402
 from eagle3_diag.target import Target, read_target  # noqa: E402
 
 SHAPES: dict[str, dict[str, int]] = {
@@ -47,6 +52,7 @@ SHAPES: dict[str, dict[str, int]] = {
 SURVIVAL = 0.75
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 SAMPLES_IN_WALK, TOKENS_IN_WALK = 64, 257
+SAMPLES_IN_CATALOGUE = 40
 CLOCKS: dict[str, Callable[[], float]] = {"wall": time.perf_counter, "cpu": time.process_time}
 clock = time.perf_counter
 
@@ -261,7 +267,35 @@ def part_run(pair: Path, shape: dict[str, int], dtype: torch.dtype, repeats: int
     return {"seconds": seconds, "rows": result.rows, "peak": _peak(), "length": result.serving.acceptance_length}
 
 
-PARTS = {"full": part_full, "memory": part_memory, "serving": part_serving, "bare": part_bare, "peer": part_peer, "run": part_run}
+def part_catalogue(pair: Path, shape: dict[str, int], dtype: torch.dtype, repeats: int) -> dict[str, Any]:
+    """`diagnose`: every mis-wiring of the catalogue on as many samples as one evaluation, which is timed beside it."""
+    generator = torch.Generator().manual_seed(5)
+    samples = []
+    for sample in make_samples(pair, shape, dtype, SAMPLES_IN_CATALOGUE):
+        ids = [i + off for off in (0, 1, -1) for i in (2, 16, 29)]
+        aux = [sample.aux_ANH[i % 3] for i in range(len(ids))]
+        aux = [state if i < 3 else state[torch.randperm(state.shape[0], generator=generator)] for i, state in enumerate(aux)]
+        samples.append(replace(sample, aux_ANH=tuple(aux), layer_ids=tuple(ids)))
+    checkpoint, target = _open(pair)
+    plain = [replace(s, aux_ANH=tuple(s.aux_ANH)[:3], layer_ids=(s.layer_ids or ())[:3]) for s in samples]
+    _ours(pair, shape, dtype, plain[:2])
+    one, _ = _ours(pair, shape, dtype, plain)
+    predictor = Predictor(checkpoint, target, steps=shape["steps"], device=torch.device("cpu"), dtype=dtype)
+    listed = catalogue(checkpoint, target, samples[0].layer_ids)
+    found = {}
+    for name in ("as-trained", "layers-plus-1", "residual-flipped"):
+        total = Walked.zero(shape["steps"])
+        for sample in samples:
+            total.add(predictor.walk(predictor.load(sample), listed.get(name)))
+        seen = observed(steps=shape["steps"], drafts=total.drafts, accepted_per_position=total.low)
+        started = clock()
+        loaded = [predictor.load(sample) for sample in samples]
+        survey(predictor, loaded, listed, seen)
+        found[name] = clock() - started
+    return {"evaluate": one, "surveys": found, "explanations": len(listed.explanations), "samples": len(samples)}
+
+
+PARTS = {"catalogue": part_catalogue, "full": part_full, "memory": part_memory, "serving": part_serving, "bare": part_bare, "peer": part_peer, "run": part_run}
 
 
 def _child(part: str, pair: Path, shape: str, dtype: str, repeats: int, threads: int, clock_name: str) -> dict[str, Any] | None:
@@ -313,10 +347,22 @@ def _bench(shape_name: str, dtype_name: str, repeats: int, threads: int, scratch
         _line("(d) peak memory against weights touched + one sample", (memory["peak"] - memory["before"] + memory["sample"]) / (touched + memory["sample"]), "at most 1.3")
 
 
+def _bench_catalogue(threads: int, scratch: Path, clock_name: str) -> None:
+    """A whole diagnosis against one evaluation, in a shape whose weights are quickly made; both are mostly matrix products there too."""
+    with tempfile.TemporaryDirectory(dir=scratch) as folder:
+        make_pair(Path(folder), SHAPES["small"], torch.float32)
+        done = _child("catalogue", Path(folder), "small", "float32", 1, threads, clock_name)
+    if done is not None:
+        print(f"small, float32: a catalogue of {done['explanations']} explanations on {done['samples']} samples; one evaluation {done['evaluate']:.2f} s")
+        for name, seconds in done["surveys"].items():
+            _line(f"(e) whole catalogue against one evaluation, served {name}", seconds / done["evaluate"], "at most 8")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--dtype", nargs="+", default=["float32", "bfloat16"], choices=sorted(DTYPES))
     parser.add_argument("--shape", nargs="+", default=["llama8b", "kimi"], choices=sorted(SHAPES))
+    parser.add_argument("--only-catalogue", action="store_true", help="only the cost of a diagnosis against one evaluation")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--clock", choices=sorted(CLOCKS), default="wall", help="cpu: processor time, for a busy machine (give --threads 1)")
@@ -330,9 +376,10 @@ def main() -> None:
         torch.set_num_threads(int(threads))
         print(json.dumps(PARTS[part](Path(pair), SHAPES[shape], DTYPES[dtype], int(repeats))))
         return
-    for shape in arguments.shape:
+    for shape in [] if arguments.only_catalogue else arguments.shape:
         for dtype in arguments.dtype if shape != "kimi" else ["bfloat16"]:
             _bench(shape, dtype, arguments.repeats, arguments.threads, arguments.scratch, arguments.clock)
+    _bench_catalogue(arguments.threads, arguments.scratch, arguments.clock)
 
 
 if __name__ == "__main__":

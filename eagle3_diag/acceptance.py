@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 
 import torch
 
+from eagle3_diag.breakdown import Breakdown
+
 
 def segments(mask_N: Sequence[bool]) -> list[tuple[int, int]]:
     """Responses of a sequence as half-open ranges [a, b) of positions where the loss mask is set.
@@ -208,6 +210,7 @@ class SampleResult:
     chances: tuple[float, ...] | None = None
     chance_rows: tuple[int, ...] | None = None
     trainer: StepCounts | None = None
+    breakdown: Breakdown | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -254,6 +257,14 @@ class AcceptanceTable:
 
     def trainer(self) -> StepCounts:
         return self._total(s.trainer for s in self.samples)
+
+    def breakdown(self) -> Breakdown | None:
+        """Totals of the samples that have one; None where none has."""
+        found = [s.breakdown for s in self.samples if s.breakdown is not None]
+        total = Breakdown()
+        for each in found:
+            total.add(each)
+        return total if found else None
 
     def _total(self, each: Iterable[StepCounts | None]) -> StepCounts:
         total = StepCounts.zero(self.steps)

@@ -153,9 +153,13 @@ class _Case:
             return ()
         if name not in self._groups:
             logs = self.found.weighing.log_likelihood
-            self._groups[name] = tuple(
-                other for other in self.named if other != name and abs(logs[other] - logs[name]) < 2 * TELLING and not self.apart(name, other)
-            )
+
+            def alike(other: str) -> bool:
+                """By what was seen, or (where that came out extreme by chance) by what such evidence can show."""
+                ratio = abs(logs[other] - logs[name])
+                return ratio < TELLING or (ratio < 2 * TELLING and not self.apart(name, other))
+
+            self._groups[name] = tuple(other for other in self.named if other != name and (not self.apart(name, other) if self.same else alike(other)))
         return self._groups[name]
 
     def harmless(self, name: str) -> bool:

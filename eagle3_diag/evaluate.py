@@ -15,7 +15,8 @@ import math
 import resource
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -34,6 +35,7 @@ from eagle3_diag.acceptance import (
     step_counts,
     walk_drafts,
 )
+from eagle3_diag.breakdown import break_down
 from eagle3_diag.checkpoint.interface import DrafterCheckpoint
 from eagle3_diag.drafter import Drafter, Weights
 from eagle3_diag.errors import InputError, OutOfMemory
@@ -183,9 +185,15 @@ def evaluate(
     ``progress`` is called with the number of rows done after each sample. Raises InputError for inputs that do not fit together and
     OutOfMemory when the machine is too small.
     """
+    with memory_in_words(device), torch.inference_mode():
+        return _evaluate(checkpoint, target, samples, options, device, dtype, wiring, progress)
+
+
+@contextmanager
+def memory_in_words(device: torch.device) -> Iterator[None]:
+    """Turn torch's and Python's errors for too little memory into :class:`OutOfMemory`."""
     try:
-        with torch.inference_mode():
-            return _evaluate(checkpoint, target, samples, options, device, dtype, wiring, progress)
+        yield
     except (torch.OutOfMemoryError, MemoryError):
         raise OutOfMemory(_memory_sentence(device)) from None
     except RuntimeError as error:
@@ -402,12 +410,16 @@ def _one(run: _Run, one: _Loaded, trainer: trainers.Trainer | None) -> SampleRes
         serving_N = _stored_labels(one)
     sets = [labels for labels in (accuracy_N, serving_N) if labels is not None]
     walk = ceiling = None
-    accuracy = None
+    accuracy = breakdown = None
     covered = labelled = 0
     if sets:
         distinct = sets[:1] if len(sets) == 2 and sets[0] is sets[1] else sets
         drafted = rollout(run.drafter, one.tokens_N, one.aux, steps=steps, rows_R=rows_R, labels_LN=torch.stack(distinct))
         if accuracy_N is not None:
+            first_R = drafted.drafts_RK[:, 0] == accuracy_N[(rows_R + 1).clamp(max=int(accuracy_N.shape[0]) - 1)]
+            breakdown = break_down(
+                one.tokens_N.tolist(), accuracy_N.tolist(), rows_R.tolist(), first_R.tolist(), segments(one.mask_N.tolist()), run.known_V.tolist()
+            )
             accuracy = step_counts(drafted.drafts_RK, rows_R, accuracy_N, one.mask_N)
         if serving_N is not None:
             table = dict(zip(rows_R.tolist(), drafted.drafts_RK.tolist(), strict=True))
@@ -431,6 +443,7 @@ def _one(run: _Run, one: _Loaded, trainer: trainers.Trainer | None) -> SampleRes
         chances=chances,
         chance_rows=chance_rows,
         trainer=theirs,
+        breakdown=breakdown,
     )
 
 

@@ -25,15 +25,15 @@ from eagle3_diag.catalogue.explanation import UNKNOWN, Explanation
 from eagle3_diag.observed import Observed
 from eagle3_diag.predict import Runs, Walked
 
-#: The most verdicts that counts of a rate are worth, whatever their number (a rate near one half is then known to 1.3 points).
-CEILING = 1500.0
+#: The most verdicts that counts of a rate are worth, whatever their number (a rate near one half is then known to 1.8 points).
+CEILING = 800.0
 INSTANCE_WORTH = 60.0
 #: Counted for an observation that does not say how many verifications it rests on.
 ASSUMED_DRAFTS = 300
 #: Of one and the same request: share of verdicts that another precision may flip, and how likely a server computes otherwise at all.
 FLIPS, OTHERWISE = 0.01, 0.5
 #: Weight of "none of these" relative to all explanations together.
-UNKNOWN_SHARE = 0.08
+UNKNOWN_SHARE = 0.12
 #: A ratio of likelihoods (e to this power) below which evidence does not tell two explanations apart.
 TELLING = 3.0
 #: Jeffreys' prior of a rate, for steps that few predicted runs reach.

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from eagle3_diag.acceptance import NO_TOKEN, Walk, segments
+from eagle3_diag.breakdown import Breakdown, break_down
 from eagle3_diag.catalogue.context import right_wiring
 from eagle3_diag.catalogue.explanation import LATER, Explanation
 from eagle3_diag.checkpoint.interface import DrafterCheckpoint
@@ -206,14 +207,32 @@ class Predictor:
 
     def limits(self, loaded: Sequence[Loaded], rates: tuple[float | None, ...]) -> Limits:
         """What limits right wiring: how many of the responses' labels the draft vocabulary holds, and the rates given."""
-        known_V = torch.full((self.checkpoint.config.vocab_size,), self.drafter.ids_D is None)
-        if self.drafter.ids_D is not None:
-            known_V[self.drafter.ids_D.cpu()] = True
+        known_V = self._known_tokens()
         covered = labelled = 0
         for one in loaded:
             labels = one.labels_N[one.mask_N & (one.labels_N >= 0)].cpu()
             covered, labelled = covered + int(known_V[labels].sum()), labelled + int(labels.numel())
         return Limits(covered=covered, labelled=labelled, rates=rates)
+
+    def breakdown(self, loaded: Sequence[Loaded], runs: Sequence[Runs]) -> Breakdown:
+        """Where first drafts are right, over the rows whose verdict is known."""
+        known_V = self._known_tokens().tolist()
+        total = Breakdown()
+        for one, each in zip(loaded, runs, strict=True):
+            at_R = each.known_R > 0
+            total.add(
+                break_down(
+                    one.tokens_N.tolist(), one.labels_N.tolist(), each.rows_R[at_R].tolist(), (each.accepted_R[at_R] > 0).tolist(), one.responses, known_V
+                )
+            )
+        return total
+
+    def _known_tokens(self) -> torch.Tensor:
+        """Which tokens of the target the drafter can express, bool [V]."""
+        known_V = torch.full((self.checkpoint.config.vocab_size,), self.drafter.ids_D is None)
+        if self.drafter.ids_D is not None:
+            known_V[self.drafter.ids_D.cpu()] = True
+        return known_V
 
     # ---- predictions ---------------------------------------------------------------------------------------------
 

@@ -79,6 +79,8 @@ def catalogue(
             if wiring in seen:  # changes nothing here, or is one already listed by another name
                 continue
             inputs = wiring.aux_layer_inputs or ()
+            if explanation.path_dependent and context.checkpoint.config.num_layers > 1:
+                continue  # the walk that such faults need is there for drafters of one layer
             if any(i > layers for i in inputs) or (min(inputs) < 0 and min(context.inputs) >= 0):
                 continue  # the target has no such layer
             seen.append(wiring)

@@ -84,7 +84,7 @@ class DiagnoseCommand:
         from eagle3_diag.checkpoint import read_drafter
         from eagle3_diag.claims import examine
         from eagle3_diag.diagnose import Speeds, diagnose
-        from eagle3_diag.evaluate import resolve_device, resolve_dtype
+        from eagle3_diag.evaluate import memory_in_words, resolve_device, resolve_dtype
         from eagle3_diag.predict import Predictor
         from eagle3_diag.report.diagnosis import html, text
         from eagle3_diag.report.diagnosis.document import Inputs, document
@@ -104,7 +104,7 @@ class DiagnoseCommand:
         samples = iter_samples(
             arguments.samples, max_samples=arguments.max_samples, strict=arguments.same_requests, prompt_length=arguments.prompt_length, check=predictor.check
         )
-        with Progress("predicting", unit="predictions", quiet=arguments.quiet) as progress:
+        with memory_in_words(device), Progress("predicting", unit="predictions", quiet=arguments.quiet) as progress:
             held: set[tuple[int, ...]] = set()
             loaded = []
             for sample in samples:
@@ -133,6 +133,7 @@ class DiagnoseCommand:
                 warnings=warnings,
                 device=str(device),
                 dtype=str(dtype).removeprefix("torch."),
+                breakdown=predictor.breakdown(loaded, found.predictions[0].runs),
                 seconds=time.perf_counter() - started,
             ),
         )

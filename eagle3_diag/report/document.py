@@ -17,6 +17,7 @@ import torch
 
 import eagle3_diag
 from eagle3_diag.acceptance import SampleResult, conditional_rates, length_of
+from eagle3_diag.breakdown import CLASSES, Breakdown, range_names
 from eagle3_diag.checkpoint.interface import DrafterCheckpoint
 from eagle3_diag.evaluate import Evaluation
 from eagle3_diag.report.verdict import verdict
@@ -66,6 +67,7 @@ def document(evaluation: Evaluation, checkpoint: DrafterCheckpoint, target: Targ
         },
         "accuracy": _accuracy(evaluation),
         "serving": _serving(evaluation),
+        "breakdown": breakdown(evaluation.table.breakdown()),
         "vocabulary": {
             "target": target.config.vocab_size,
             "draft": checkpoint.config.draft_vocab_size,
@@ -221,6 +223,18 @@ def _accuracy(evaluation: Evaluation) -> dict[str, Any] | None:
         "total": counts.total,
         "at_risk": counts.at_risk,
         "trainer": trainer,
+    }
+
+
+def breakdown(found: Breakdown | None) -> dict[str, Any] | None:
+    """Where first drafts are right, in a report."""
+    if found is None:
+        return None
+    ranges = zip(range_names(), found.range_right, found.range_total, strict=True)
+    classes = zip(CLASSES, found.class_right, found.class_total, strict=True)
+    return {
+        "ranges": [{"name": name, "right": right, "total": total} for name, right, total in ranges],
+        "classes": [{"name": name, "right": right, "total": total} for name, right, total in classes],
     }
 
 

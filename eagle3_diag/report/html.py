@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from eagle3_diag.breakdown import CLASS_MEANINGS
 from eagle3_diag.report import plots, tables
 from eagle3_diag.report.escape import html as safe
 from eagle3_diag.report.verdict import speed
@@ -123,6 +124,7 @@ def _plots(report: Mapping[str, Any]) -> Iterable[str]:
             plots.lines(series, y_label="rows", x_label="draft step", description="Accuracy and conditional accuracy of every draft step over all rows"),
             f"Over all draft rows, not only those a server visits.{keys}",
         )
+    yield from breakdown_plots(report["breakdown"])
     values = [(each["name"], each["acceptance_length"]) for each in report["samples"]["each"] if each["acceptance_length"] is not None]
     if values and serving["acceptance_length"] is not None:
         yield figure(
@@ -137,6 +139,25 @@ def _plots(report: Mapping[str, Any]) -> Iterable[str]:
             ),
             "Line: mean over verification steps; band: its 95 % interval.",
         )
+
+
+def breakdown_plots(found: Mapping[str, Any] | None) -> Iterable[str]:
+    """First drafts by position in the response and by class of token; nothing where nothing was counted."""
+    if found is None or not sum(each["total"] for each in found["ranges"]):
+        return
+    for key, title, x_label, caption in (
+        ("ranges", "Accuracy by position in the response", "tokens into the response", "First drafts that are right, by how far into the response they are."),
+        ("classes", "Accuracy by class of token", "token to be drafted", "First drafts that are right. " + "; ".join(f"{name}: {what}" for name, what in CLASS_MEANINGS.items()) + "."),
+    ):  # fmt: skip
+        shown = [each for each in found[key] if each["total"]]
+        yield figure(
+            title,
+            plots.bars(
+                plots.Series(name=title, values=[each["right"] / each["total"] for each in shown], colour="c1"), y_label="first drafts", x_label=x_label,
+                labels=[f"{each['right']:,} of {each['total']:,}" for each in shown], description=title, names=[each["name"] for each in shown],
+            ),
+            safe(caption),
+        )  # fmt: skip
 
 
 def figure(title: str, svg: str, caption: str) -> str:

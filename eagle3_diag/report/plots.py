@@ -28,16 +28,16 @@ class Series:
     colour: str
 
 
-def bars(series: Series, *, y_label: str, x_label: str, labels: Sequence[str], description: str) -> str:
-    """Bars over steps on a scale from 0 to 100 %; ``labels`` are the figures written above them."""
+def bars(series: Series, *, y_label: str, x_label: str, labels: Sequence[str], description: str, names: Sequence[str] | None = None) -> str:
+    """Bars over steps (or over what ``names`` are) on a scale from 0 to 100 %; ``labels`` are the counts behind them."""
     slot = _INNER_W / max(1, len(series.values))
-    parts = [_share_axis(y_label), *_step_labels(len(series.values), slot, x_label)]
+    parts = [_share_axis(y_label), *(_step_labels(len(series.values), slot, x_label) if names is None else _name_labels(names, slot, x_label))]
     for k, value in enumerate(series.values):
         if value is None:
             continue
         height = value * _INNER_H
         x, y = _LEFT + k * slot + slot * 0.15, _TOP + _INNER_H - height
-        title = f"step {k}: {labels[k]} accepted, {value:.1%}"
+        title = f"step {k}: {labels[k]} accepted, {value:.1%}" if names is None else f"{names[k]}: {labels[k]}, {value:.1%}"
         parts.append(f'<rect class="{series.colour}" x="{x:.1f}" y="{y:.1f}" width="{slot * 0.7:.1f}" height="{height:.1f}" rx="2">{_title(title)}</rect>')
         parts.append(f'<text class="figure" x="{x + slot * 0.35:.1f}" y="{max(y - 4, _TOP + 8):.1f}" text-anchor="middle">{value:.0%}</text>')
     return _svg(parts, description)
@@ -163,6 +163,12 @@ def _step_labels(steps: int, slot: float, x_label: str) -> list[str]:
     ticks = [
         f'<text class="tick" x="{_LEFT + (k + 0.5) * slot:.1f}" y="{_TOP + _INNER_H + 15}" text-anchor="middle">{k}</text>' for k in range(0, steps, every)
     ]
+    return [*ticks, _x_label(x_label)]
+
+
+def _name_labels(names: Sequence[str], slot: float, x_label: str) -> list[str]:
+    y = _TOP + _INNER_H + 15
+    ticks = [f'<text class="tick" x="{_LEFT + (k + 0.5) * slot:.1f}" y="{y}" text-anchor="middle">{html(name)}</text>' for k, name in enumerate(names)]
     return [*ticks, _x_label(x_label)]
 
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import resources
 from typing import Any
 
+from eagle3_diag.breakdown import Breakdown
 from eagle3_diag.catalogue import Catalogue
 from eagle3_diag.checkpoint.interface import DrafterCheckpoint
 from eagle3_diag.diagnose import Diagnosis, Ranked
-from eagle3_diag.report.document import Document, drafter_facts, encodable, environment, target_facts, unique
+from eagle3_diag.report.document import Document, breakdown, drafter_facts, encodable, environment, target_facts, unique
 from eagle3_diag.target import Target
 
 SCHEMA = "eagle3-diag/diagnosis/1"
@@ -21,7 +22,8 @@ SCHEMA = "eagle3-diag/diagnosis/1"
 class Inputs:
     """What a diagnosis says about its samples and its run.
 
-    ``samples`` read, ``tokens`` in them, ``skipped`` left out; ``notes`` and ``warnings`` are sentences; ``seconds`` of the work.
+    ``samples`` read, ``tokens`` in them, ``skipped`` left out; ``notes`` and ``warnings`` are sentences; ``seconds`` of the work;
+    ``breakdown`` of first drafts under right wiring.
     """
 
     samples: int
@@ -32,6 +34,7 @@ class Inputs:
     device: str = "cpu"
     dtype: str = "float32"
     seconds: float = 0.0
+    breakdown: Breakdown | None = None
 
 
 def document(diagnosis: Diagnosis, listed: Catalogue, checkpoint: DrafterCheckpoint, target: Target, inputs: Inputs) -> Document:
@@ -64,6 +67,7 @@ def document(diagnosis: Diagnosis, listed: Catalogue, checkpoint: DrafterCheckpo
             "conditional_rates": list(diagnosis.limits.rates),
             "coverage": diagnosis.limits.covered / diagnosis.limits.labelled if diagnosis.limits.labelled else None,
         },
+        "breakdown": breakdown(inputs.breakdown),
         "speed": None if diagnosis.speed is None else {
             "baseline_tps": diagnosis.speed.baseline,
             "served_tps": diagnosis.speed.served,
@@ -90,11 +94,6 @@ def schema() -> dict[str, Any]:
     """The JSON Schema (2020-12) that every diagnosis fulfils."""
     loaded: dict[str, Any] = json.loads((resources.files("eagle3_diag.report") / "schema" / "diagnosis.json").read_text("utf-8"))
     return loaded
-
-
-def rows(asked: int, answered: int, agreeing: Mapping[str, int]) -> dict[str, Any]:
-    """The ``rows`` of a probe: how many were asked and answered, and how many agree with each explanation."""
-    return {"asked": asked, "answered": answered, "agreeing": dict(agreeing)}
 
 
 def _explanation(each: Ranked) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any
 from eagle3_diag.report import plots
 from eagle3_diag.report.diagnosis.text import probability, profile, shown
 from eagle3_diag.report.escape import html as safe
-from eagle3_diag.report.html import bullets, definitions, figure, page, safe_json
+from eagle3_diag.report.html import breakdown_plots, bullets, definitions, figure, page, safe_json
 from eagle3_diag.report.tables import number, percent
 
 _CLASS = {"quality": "good", "wiring": "weak", "training-convention": "weak", "insufficient": ""}
@@ -65,6 +65,7 @@ def _plots(report: Mapping[str, Any]) -> Iterable[str]:
         plots.lines(conditional, y_label="drafts", x_label="draft step", description="Chance of each draft step given that all before it were accepted"),
         f"Chance that a draft is accepted, given that all before it were.{_keys(conditional)}",
     )
+    yield from breakdown_plots(report["breakdown"])
 
 
 def _keys(series: Iterable[plots.Series]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -105,6 +106,12 @@ def test_layers_that_nobody_names_are_no_fault(tmp_path: Path) -> None:
     assert found.right.aux_layer_inputs == (2, 4, 5)
     assert "layers-default" not in [each.id for each in found]
     assert all(max(each.wiring(found.right).aux_layer_inputs or ()) <= 8 for each in found)
+
+
+def test_faults_of_the_path_are_left_to_drafters_of_one_layer(opened: tuple[DrafterCheckpoint, Target]) -> None:
+    deep = replace(opened[0], config=replace(opened[0].config, num_layers=2))
+    assert [each.id for each in catalogue(deep, opened[1], range(1, 8)) if each.path_dependent] == []
+    assert [each.id for each in catalogue(*opened, range(1, 8)) if each.path_dependent] != []
 
 
 def test_two_at_once(listed: Catalogue) -> None:

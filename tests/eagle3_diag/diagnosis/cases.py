@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from eagle3_diag import demo
+from eagle3_diag.breakdown import Breakdown
 from eagle3_diag.catalogue import Catalogue, Explanation, catalogue
 from eagle3_diag.checkpoint import read_drafter
 from eagle3_diag.claims import Claim
@@ -74,7 +75,7 @@ def make_document(diagnosis: Diagnosis, *, path: str | None = None, held: range 
     checkpoint, target = read_drafter(paths.drafter), read_target(paths.target)
     if path is not None:
         diagnosis = replace(diagnosis, observed=replace(diagnosis.observed, source=path))
-    report = document(diagnosis, listed(held=held), checkpoint, target, Inputs(samples=20, tokens=4000, skipped=1, notes=["a note"], seconds=1.5))
+    report = document(diagnosis, listed(held=held), checkpoint, target, Inputs(samples=20, tokens=4000, skipped=1, notes=["a note"], seconds=1.5, breakdown=Breakdown([3, 9, 0, 0, 0], [10, 30, 0, 0, 0], [0, 5, 4, 3], [2, 10, 18, 10])))
     report["drafter"]["path"], report["target"]["path"] = path or "models/drafter", "models/target"
     if rows is not None:
         report["rows"] = rows

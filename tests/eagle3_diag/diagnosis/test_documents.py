@@ -11,11 +11,14 @@ import pytest
 from eagle3_diag.diagnose import Diagnosis, Speeds
 from eagle3_diag.observed import observed
 from eagle3_diag.report.diagnosis import html, text
-from eagle3_diag.report.diagnosis.document import rows, schema
+from eagle3_diag.report.diagnosis.document import schema
 from eagle3_diag.report.document import dumps
 from tests.eagle3_diag.diagnosis.cases import BAD, RIGHT, diagnosed, make_document, profile
 
-ROWS = rows(64, 60, {"as-trained": 20, "layers-plus-1": 60})
+ROWS = {
+    "asked": 64, "answered": 60, "agreeing": {"as-trained": 20, "layers-plus-1": 60}, "usable": 900, "unusable": 3, "target_differs": ["hs_0:17"],
+    "flip_chance": 0.002, "combinations_searched": False, "departures": [{"id": "hs_0:20", "accepted": 0, "as_trained": 3}],
+}  # fmt: skip
 
 
 def cases() -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from eagle3_diag.acceptance import AcceptanceTable, SampleResult, StepCounts, WalkCounts
+from eagle3_diag.breakdown import Breakdown
 from eagle3_diag.config import DrafterConfig, RopeConfig, TargetConfig
 from eagle3_diag.evaluate import Evaluation, Options, Timing, Vocabulary
 from eagle3_diag.report.document import Document, Inputs, document
@@ -49,6 +50,7 @@ def make_document(
         table.add(
             SampleResult(
                 name=f"data_{i}.pt", tokens=60, rows=40,
+                breakdown=None if only_serving else Breakdown([3, 9, 0, 0, 0], [10, 30, 0, 0, 0], [0, 5, 4, 3], [2, 10, 18, 10]),
                 accuracy=None if only_serving else StepCounts(list(CORRECT), [40] * STEPS, [40, *CORRECT[:-1]]),
                 walk=walk,
                 ceiling=None if sampled or not drafts else WalkCounts([9] * STEPS, [10, 9, 9, 9, 9], drafts=10),

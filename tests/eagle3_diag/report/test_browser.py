@@ -55,7 +55,7 @@ def test_page_of_a_diagnosis_is_whole_at_every_size(
     page: chromium.Page, tmp_path: Path, diagnoses: dict[str, Any], name: str, width: int, dark: bool
 ) -> None:
     drawn = look(page, tmp_path, diagnosis_html.render(diagnoses[name]), width, dark)
-    assert len(drawn) == 2
+    assert len(drawn) == 4
     assert all(n > 0 for n in drawn)
 
 
@@ -87,7 +87,7 @@ def look(page: chromium.Page, folder: Path, rendered: str, width: int, dark: boo
 
 
 def plots_expected(report: dict[str, Any]) -> int:
-    return 1 + (report["accuracy"] is not None) + (report["serving"]["acceptance_length"] is not None)
+    return 1 + (report["accuracy"] is not None) + 2 * (report["breakdown"] is not None) + (report["serving"]["acceptance_length"] is not None)
 
 
 @pytest.mark.parametrize("width", [360, 1280])

@@ -136,15 +136,18 @@ def test_html_is_well_formed_self_contained_and_without_script(report: dict[str,
 def test_html_draws_one_mark_per_figure() -> None:
     page = html.render(make_document(trainer=True))
     plots = re.findall(r"<svg.*?</svg>", page, re.S)
-    assert len(plots) == 3
+    assert len(plots) == 5
     assert plots[0].count("<rect class=\"c1\"") == 5
     assert [plots[1].count(f'<circle class="c{i}"') for i in (1, 2, 3)] == [5, 5, 5]
-    assert plots[2].count("<circle") == 3
+    assert [plots[i].count('<rect class="c1"') for i in (2, 3)] == [2, 4]  # ranges without a row are left out
+    assert "0-15: 9 of 30, 30.0%" in plots[2]
+    assert "outside: 0 of 6, 0.0%" in plots[3]
+    assert plots[4].count("<circle") == 3
     assert "step 0: 24 accepted, 80.0%" in plots[0]
 
 
 def test_many_samples_become_a_histogram() -> None:
-    histogram = re.findall(r"<svg.*?</svg>", html.render(make_document(samples=200)), re.S)[2]
+    histogram = re.findall(r"<svg.*?</svg>", html.render(make_document(samples=200)), re.S)[4]
     assert histogram.count('<rect class="c1"') == 24
     assert sum(int(n) for n in re.findall(r": (\d+) samples<", histogram)) == 200
 
