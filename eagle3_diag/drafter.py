@@ -290,7 +290,7 @@ class Drafter:
         """x through the matrix of that internal name (and its bias, where the checkpoint has one and it is loaded)."""
         is_qkv = name.rsplit(".", 1)[-1] in ("q_proj", "k_proj", "v_proj")
         bias = None if is_qkv and not self.wiring.attention_bias else self.weights.find(f"{name}.bias")
-        return F.linear(x, self._maybe_quantised(name, self.weights.get(f"{name}.weight")), bias)
+        return heads.linear(x, self._maybe_quantised(name, self.weights.get(f"{name}.weight")), bias).contiguous()
 
     # ---- features and inputs -------------------------------------------------------------------------------------
 

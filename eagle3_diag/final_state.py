@@ -23,7 +23,7 @@ from eagle3_diag.target import Target
 # Positions looked at per sample, and how many tokens besides the sample's own compete for the argmax. A full argmax would read the whole
 # head; against some hundred candidates the right reading still stands far above chance.
 _POSITIONS = 48
-_CANDIDATES = 256
+_CANDIDATES, _RUN = 256, 16
 # Below this share of agreement the states say nothing about the tokens.
 _CHANCE = 0.1
 _MARGIN = 0.15
@@ -59,7 +59,7 @@ def check_final_state(sample: Sample, target: Target) -> FinalState | None:
     at = torch.nonzero(sample.mask_N[1:], as_tuple=True)[0]  # positions whose next token is of a response
     at = at[torch.linspace(0, at.numel() - 1, min(_POSITIONS, at.numel())).round().long()] if at.numel() else at
     config = target.config
-    others = torch.linspace(0, config.vocab_size - 1, min(_CANDIDATES, config.vocab_size)).long()
+    others = _candidates(config.vocab_size)
     ids = torch.unique(torch.cat((sample.tokens_N, others)))
     next_R = sample.tokens_N[at + 1]
     state_RH = sample.final_NH[at].to(torch.float32)
@@ -79,6 +79,17 @@ def check_final_state(sample: Sample, target: Target) -> FinalState | None:
         else:
             normed = found
     return FinalState(name=sample.name, positions=count, agree_pre=pre, agree_post=post, unit=unit, normed=normed, finding=finding)
+
+
+def _candidates(vocab_size: int) -> torch.Tensor:
+    """Token ids that compete with the sample's own: runs of neighbours, evenly spread, int64 ascending.
+
+    Runs, because a mapped file may come in by blocks of 2 MiB: 256 rows from everywhere would bring 500 MiB of a head into memory.
+    """
+    if vocab_size <= _CANDIDATES:
+        return torch.arange(vocab_size)
+    starts_R1 = torch.linspace(0, vocab_size - _RUN, _CANDIDATES // _RUN).long()[:, None]
+    return torch.unique(starts_R1 + torch.arange(_RUN))
 
 
 def _unit(state_RH: torch.Tensor, weight_H: torch.Tensor) -> int | None:

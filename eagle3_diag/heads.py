@@ -14,6 +14,18 @@ import torch
 _SLICE = 1 << 24
 
 
+def linear(x_RI: torch.Tensor, weight_OI: torch.Tensor, bias_O: torch.Tensor | None = None) -> torch.Tensor:
+    """x W^T + b, [R, O]; not contiguous where the product was made the other way round.
+
+    On a CPU in float32 W x^T is the faster of the two for few rows: measured with 14336 x 4096 on two cores with AVX2, 31 instead of
+    19 GMAC/s for 64 rows, 44 instead of 36 for 512.
+    """
+    if x_RI.device.type == "cpu" and x_RI.dtype == torch.float32 and x_RI.ndim == 2 and x_RI.shape[0] > 1:
+        out_OR = torch.mm(weight_OI, x_RI.T)
+        return (out_OR if bias_O is None else out_OR.add_(bias_O[:, None])).T
+    return torch.nn.functional.linear(x_RI, weight_OI, bias_O)
+
+
 def _slices(size: int, width: int, rows: int, *, copied: bool) -> Iterator[tuple[int, int]]:
     """Ranges of the vocabulary; narrower where a slice of the weight is copied (converted or gathered) before it is multiplied."""
     step = max(256, min(_SLICE // max(rows, 1), _SLICE // width if copied else size))
@@ -23,7 +35,7 @@ def _slices(size: int, width: int, rows: int, *, copied: bool) -> Iterator[tuple
 
 def _logits(hidden_RH: torch.Tensor, weight_VH: torch.Tensor, ids_V: torch.Tensor | None, start: int, stop: int) -> torch.Tensor:
     part_CH = weight_VH[start:stop] if ids_V is None else weight_VH.index_select(0, ids_V[start:stop].to(weight_VH.device))
-    return torch.nn.functional.linear(hidden_RH, part_CH.to(hidden_RH.device, hidden_RH.dtype))
+    return linear(hidden_RH, part_CH.to(hidden_RH.device, hidden_RH.dtype))
 
 
 def argmax(hidden_RH: torch.Tensor, weight_VH: torch.Tensor, ids_V: torch.Tensor | None = None) -> torch.Tensor:

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from eagle3_diag.drafter import rms_norm
-from eagle3_diag.final_state import check_final_state, summarise
+from eagle3_diag.final_state import _candidates, check_final_state, summarise
 from eagle3_diag.samples.interface import Sample
 
 VOCABULARY, WIDTH, LENGTH, EPS = 50, 16, 80, 1e-6
@@ -144,3 +144,14 @@ def test_totals_do_not_depend_on_the_order(order: int) -> None:
     assert together.positions == 5 * 48
     (warning,) = together.warnings
     assert warning.startswith("2 of 5 samples (first: data_1.pt)")
+
+
+@pytest.mark.parametrize("vocab_size", [1, 16, 96, 256, 257, 300, 128256])
+def test_candidates_are_ids_in_runs_of_neighbours(vocab_size: int) -> None:
+    ids = _candidates(vocab_size)
+    assert ids.tolist() == sorted(set(ids.tolist()))
+    assert ids.numel() <= min(vocab_size, 256)
+    assert (int(ids[0]), int(ids[-1])) == (0, vocab_size - 1)
+    if vocab_size > 10_000:
+        assert ids.numel() == 256
+        assert int((ids.diff() > 1).sum()) == 15

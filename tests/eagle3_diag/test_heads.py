@@ -41,3 +41,15 @@ def test_log_probability_equals_log_softmax(dtype: torch.dtype, softcap: float |
     assert found[3] == -torch.inf
     keep = torch.tensor([0, 1, 2, 4])
     torch.testing.assert_close(found[keep], expected[keep], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("biased", [False, True])
+@pytest.mark.parametrize("rows", [0, 1, 2, 65])
+def test_linear_is_linear(rows: int, biased: bool, dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(rows)
+    x, weight, bias = (torch.randint(-4, 5, shape, generator=generator).to(dtype) for shape in ((rows, 12), (7, 12), (7,)))
+    kept = weight.clone(), bias.clone()
+    assert torch.equal(heads.linear(x, weight, bias if biased else None), torch.nn.functional.linear(x, weight, bias if biased else None))
+    assert torch.equal(kept[0], weight)
+    assert torch.equal(kept[1], bias)
