@@ -89,7 +89,8 @@ def _candidates(vocab_size: int) -> torch.Tensor:
     if vocab_size <= _CANDIDATES:
         return torch.arange(vocab_size)
     starts_R1 = torch.linspace(0, vocab_size - _RUN, _CANDIDATES // _RUN).long()[:, None]
-    return torch.unique(starts_R1 + torch.arange(_RUN))
+    ids: torch.Tensor = torch.unique(starts_R1 + torch.arange(_RUN))
+    return ids
 
 
 def _unit(state_RH: torch.Tensor, weight_H: torch.Tensor) -> int | None:
