@@ -694,7 +694,7 @@ def identity(snapshot: Snapshot) -> dict[str, object]:
         "libc": snapshot.libc and snapshot.libc.to_dict(),
         "os": snapshot.os and [snapshot.os.id, snapshot.os.version],
         "cpu": snapshot.cpu and snapshot.cpu.to_dict(),
-        "distributions": sorted((_digest_distribution(dist) for dist in snapshot.distributions), key=json.dumps),
+        "distributions": _digest_distributions(snapshot.distributions),
         "torch": snapshot.torch
         and {key: value for key, value in snapshot.torch.to_dict().items() if key != "location"},
         "libraries": sorted([lib.component, lib.version or "", lib.owner or ""] for lib in snapshot.libraries),
@@ -712,6 +712,14 @@ def identity(snapshot: Snapshot) -> dict[str, object]:
             if not _LOCATION_VARIABLES.search(name)
         },
     }
+
+
+def _digest_distributions(distributions: Sequence[Distribution]) -> list[list[object]]:
+    """In an order of their own: by name, and copies of one name by their text, which costs most and is seldom needed."""
+    by_name: dict[str, list[list[object]]] = {}
+    for dist in distributions:
+        by_name.setdefault(dist.name, []).append(_digest_distribution(dist))
+    return [each for name in sorted(by_name) for each in (by_name[name] if len(by_name[name]) == 1 else sorted(by_name[name], key=json.dumps))]
 
 
 def _digest_distribution(dist: Distribution) -> list[object]:

@@ -30,9 +30,10 @@ from typing import Any
 
 HERE = Path(__file__).resolve().parent
 PROBE = HERE.parents[1] / "envspec" / "probe_imports.py"
+MEMORY_KIB = 4 * 1024 * 1024
 
 JUDGE = """
-import gc, json, sys, time
+import gc, json, resource, sys, time
 gc.disable()
 sys.path[:] = [p for p in sys.path if p]
 sys.setrecursionlimit(20000)
@@ -42,7 +43,7 @@ space = {"__name__": "probe_imports"}
 exec(compile(open(sys.argv[1]).read(), "probe_imports", "exec"), space)
 def main():
     machine = space["Machine"](space["Finder"](json.loads(sys.argv[4])))
-    out = open(sys.argv[3], "w")
+    out = open(sys.argv[3], "a")
     for name in json.load(open(sys.argv[2])):
         machine.fresh()
         start = time.perf_counter()
@@ -56,6 +57,8 @@ def main():
             entry.update(ok=False, kind="walker", error=repr(error))
         entry["s"] = time.perf_counter() - start
         out.write(json.dumps(entry) + "\\n")
+        if resource.getrusage(resource.RUSAGE_SELF).ru_maxrss > int(sys.argv[5]):
+            break
     out.close()
 thread = threading.Thread(target=main)
 thread.start()
@@ -152,15 +155,22 @@ def really(
 
 
 def judged(python: Path, names: list[str], path: list[str] | None = None) -> dict[str, dict[str, Any]]:
-    """The static verdict on each module; `path` replaces the interpreter's search path."""
+    """The static verdict on each module; `path` replaces the interpreter's search path.
+
+    A walker keeps all it has read, which for a whole environment is more than a machine's memory: it is started anew
+    for the modules that are left when it has grown to MEMORY_KIB.
+    """
+    verdicts: dict[str, dict[str, Any]] = {}
     with tempfile.TemporaryDirectory() as text:
         directory = Path(text)
-        (directory / "names.json").write_text(json.dumps(names))
         (directory / "judge.py").write_text(JUDGE)
-        command = [str(python), "-B", "judge.py", str(PROBE), "names.json", "results.jsonl", json.dumps(path)]
-        subprocess.run(command, cwd=directory, env=environment(directory), check=True)
-        lines = (directory / "results.jsonl").read_text().splitlines()
-    return {entry["module"]: entry for entry in map(json.loads, lines)}
+        command = [str(python), "-B", "judge.py", str(PROBE), "names.json", "results.jsonl", json.dumps(path), str(MEMORY_KIB)]
+        while left := [name for name in names if name not in verdicts]:
+            (directory / "names.json").write_text(json.dumps(left))
+            subprocess.run(command, cwd=directory, env=environment(directory), check=True)
+            lines = (directory / "results.jsonl").read_text().splitlines()
+            verdicts = {entry["module"]: entry for entry in map(json.loads, lines)}
+    return verdicts
 
 
 class Tally:
