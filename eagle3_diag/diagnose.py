@@ -36,6 +36,8 @@ SHOWN = 0.005
 #: How much longer than right wiring's another wiring's predicted length must be to be worth a word.
 _LONGER = 1.1
 
+_COLLECT = "Collect the accepted drafts per position (vLLM: /metrics; SGLang: spec_accept_histogram), or ask the server for single rows: eagle3-diag probe."
+
 
 @dataclass(frozen=True, kw_only=True)
 class Speeds:
@@ -262,6 +264,9 @@ def _wiring(case: _Case, claimed: list[str]) -> tuple[Verdict, str, list[str], s
         headline = f"Wiring, one of {len(group) + 1} that look alike: {_lower(explanation.title)} (all together {together:.0%})"
     else:
         headline = f"Wiring: {_lower(explanation.title)} ({case.probability[best]:.0%})"
+    only_mean = case.observed.rates is None and bool(group)
+    if only_mean:
+        headline = f"Wiring, but a mean alone fits {len(group) + 1} faults (all together {together:.0%})"
     sentences = [_served(case)]
     if case.same and exact_fit(case.observed, prediction.totals[0]):
         sentences.append(f"Wired as trained, these very requests would take {case.right.totals[0].drafts} verifications, under {best} exactly the {prediction.totals[0].drafts} that were counted.")
@@ -270,12 +275,17 @@ def _wiring(case: _Case, claimed: list[str]) -> tuple[Verdict, str, list[str], s
             f"Wired as trained, these weights give {_predicted(case.right)}; under {best} they give {_predicted(prediction)}. "
             f"The evidence is {_odds(case, best)} against right wiring."
         )
-    if group:
+    if only_mean:
+        listed = ", ".join(f"{name} ({case.probability[name]:.0%})" for name in (best, *group)[:6])
+        sentences.append(f"A mean alone cannot tell faults that cost equally much. It fits {listed}{f' and {len(group) - 5} more' if len(group) > 5 else ''}.")
+        sentences.append(_COLLECT)
+    elif group:
         sentences.append(f"This evidence cannot tell {best} from {_names(group)}.")
     others = [name for name in case.named if name not in (best, *group, AS_TRAINED) and case.probability[name] >= 0.02]
     if others:
         sentences.append("Less likely: " + ", ".join(f"{name} ({case.probability[name]:.0%})" for name in others[:4]) + ".")
-    sentences.append(f"Change: {explanation.mend}")
+    # Nobody should change a server for one of a dozen candidates that one number cannot tell apart.
+    sentences.append(f"Once it is known which: {explanation.id} is mended so: {explanation.mend}" if only_mean else f"Change: {explanation.mend}")
     sentences.append(f"Expect after that about {case.right.length:.2f} tokens per verification instead of {case.observed.length:.2f}.")
     return "wiring", headline, [*sentences, *claimed], _tell(case, best, group or others[:1])
 
@@ -305,7 +315,7 @@ def _insufficient(case: _Case, claimed: list[str]) -> tuple[Verdict, str, list[s
         "possible are " + ", ".join(f"{name} ({case.probability[name]:.0%})" for name in top) + ".",
     ]
     if case.observed.rates is None:
-        sentences.append("A mean alone cannot tell faults that cost equally much: read the accepted drafts per position (vLLM: /metrics; SGLang: spec_accept_histogram).")
+        sentences += ["A mean alone cannot tell faults that cost equally much, nor a fault from harder traffic.", _COLLECT]
     if case.observed.drafts is None:
         sentences.append(f"How many verifications the figures rest on is not said; {ASSUMED_DRAFTS} were assumed.")
     rival = next((name for name in case.named if name != AS_TRAINED), AS_TRAINED)

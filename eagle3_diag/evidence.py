@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from eagle3_diag.acceptance import conditional_rates, length_of
-from eagle3_diag.catalogue.explanation import UNKNOWN, Explanation
+from eagle3_diag.catalogue.explanation import AS_TRAINED, UNKNOWN, Explanation
 from eagle3_diag.observed import Observed
 from eagle3_diag.predict import Runs, Walked
 
@@ -30,6 +30,9 @@ CEILING = 800.0
 INSTANCE_WORTH = 60.0
 #: Counted for an observation that does not say how many verifications it rests on.
 ASSUMED_DRAFTS = 300
+#: Standard deviation of accepted drafts between traffic of different kinds, as a share of their mean. A profile's shape shows a fault through
+#: that; a mean is all that it moves. And how much further, as such a share, a fault in no catalogue is from a known one.
+TRAFFIC, UNKNOWN_TRAFFIC = 0.15, 0.3
 #: Of one and the same request: share of verdicts that another precision may flip, and how likely a server computes otherwise at all.
 FLIPS, OTHERWISE = 0.01, 0.5
 #: Weight of "none of these" relative to all explanations together.
@@ -189,8 +192,8 @@ def unknown_chain_likelihood(served: Served) -> float:
     return sum(_beta_binomial(s, n, 1.0, 1.0) for s, n in zip(served.accepted, served.at_risk, strict=True) if n > 0)
 
 
-def mean_likelihood(observed: Observed, prediction: Prediction) -> float:
-    """Log-density of a reported mean: normal, with the errors of both sides and of rounding."""
+def mean_likelihood(observed: Observed, prediction: Prediction, traffic: float = TRAFFIC) -> float:
+    """Log-density of a reported mean: normal, with the errors of both sides, of rounding and of other ``traffic`` than the samples."""
     error, single = prediction.spread(observed.per)
     drafts = observed.drafts or ASSUMED_DRAFTS
     each = max(1.0, sum(t.drafts for t in prediction.totals) / max(1, prediction.samples * len(prediction.totals)))
@@ -198,8 +201,18 @@ def mean_likelihood(observed: Observed, prediction: Prediction) -> float:
     theirs = max(prediction.run_variance * prediction.dispersion / drafts, single**2 / requests)
     extra = 0.0 if prediction.explanation.exact else prediction.run_variance / INSTANCE_WORTH
     variance = error**2 + theirs + prediction.run_variance / CEILING + extra + observed.rounding**2 / 3 + 1e-4
+    variance += (traffic * (prediction.length - 1)) ** 2
     lengths = [prediction.per_request] if observed.per == "request" else [length_of(conditional_rates(t.low, t.at_risk)) for t in prediction.totals]
     return _log_mean([-((observed.length - m) ** 2) / (2 * variance) - 0.5 * math.log(2 * math.pi * variance) for m in lengths])
+
+
+def unknown_mean_likelihood(observed: Observed, predictions: Sequence[Prediction]) -> float:
+    """Log-density of a reported mean under a fault that nobody knows: about as costly as the known ones, so one number hardly tells it from them."""
+    faults = [p for p in predictions if p.explanation.id != AS_TRAINED]
+    if not faults:
+        return -math.log(observed.steps)
+    total = math.fsum(p.explanation.prior for p in faults)
+    return _log_sum([math.log(p.explanation.prior / total) + mean_likelihood(observed, p, UNKNOWN_TRAFFIC) for p in faults])
 
 
 def exact_fit(observed: Observed, total: Walked) -> bool:
@@ -274,7 +287,7 @@ def weigh(observed: Observed, predictions: Sequence[Prediction], *, same_request
         logs[UNKNOWN] = unknown_chain_likelihood(served)
     else:
         logs = {p.explanation.id: mean_likelihood(observed, p) for p in served_by}
-        logs[UNKNOWN] = -math.log(observed.steps)
+        logs[UNKNOWN] = unknown_mean_likelihood(observed, served_by)
     total = math.fsum(p.explanation.prior for p in served_by)
     weights = {p.explanation.id: math.log(p.explanation.prior) + logs[p.explanation.id] for p in served_by}
     weights[UNKNOWN] = math.log(UNKNOWN_SHARE * total) + logs[UNKNOWN]
@@ -297,6 +310,7 @@ def discrimination(a: Prediction, b: Prediction, observed: Observed, dispersion:
         return chain_likelihood(served, a) - chain_likelihood(served, b)
     error, _ = b.spread(observed.per)
     variance = error**2 + max(a.run_variance, b.run_variance) * (dispersion / drafts + 1 / CEILING) + observed.rounding**2 / 3 + 1e-4
+    variance += (TRAFFIC * (max(a.length, b.length) - 1)) ** 2
     return (a.length - b.length) ** 2 / (2 * variance)
 
 
