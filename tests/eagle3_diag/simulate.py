@@ -1,6 +1,6 @@
 """How often `diagnose` names the fault, how sure it is, and how often it is sure and wrong: by simulation.
 
-    python -m tests.eagle3_diag.simulate [--pair DRAFTER TARGET SAMPLES]... [--drafts 50 200 1000 5000] [--repeats 3] [--markdown]
+    python -m tests.eagle3_diag.simulate [--pair DRAFTER TARGET SAMPLES]... [--drafts 50 200 1000 5000] [--repeats 3]
 
 Every second sample is the tool's, the others are traffic: a served count is made by drawing whole requests from them, with repetition,
 until so many verifications are counted. Faults are those of the catalogue (contents that nobody knows are drawn anew), two at once, and some
