@@ -73,6 +73,17 @@ def test_a_mean_that_only_bad_faults_give_says_so_and_what_it_cannot() -> None:
     found = diagnosed(observed(steps=4, acceptance_length=1.37, rounding=0.005))
     assert found.verdict == "wiring"
     assert set(found.explanations[0].indistinguishable) | {found.explanations[0].id} == {"layers-plus-1", "layers-minus-1"}
+    assert found.headline.startswith("Wiring, but a mean alone fits 2 faults (all together ")
+    assert found.text[2].startswith("A mean alone cannot tell faults that cost equally much. It fits layers-")
+    assert found.text[3].endswith("or ask the server for single rows: eagle3-diag probe.")
+    assert found.text[4].startswith(f"Once it is known which: {found.explanations[0].id} is mended so: ")
+
+
+def test_one_number_does_not_make_a_fault_an_unknown_one() -> None:
+    """Near a known fault's length a mean is not held to that length so sharply that the unknown fault comes first."""
+    for length in (1.35, 1.37, 1.4):
+        found = diagnosed(observed(steps=4, acceptance_length=length, rounding=0.005))
+        assert (found.verdict, found.explanations[0].id == "unknown") == ("wiring", False)
 
 
 def test_the_same_requests_name_the_fault_exactly() -> None:
