@@ -223,6 +223,9 @@ def _expand(arguments: Sequence[str]) -> list[str]:
 
 def main(argv: Sequence[str] | None = None, sink: Sink | None = None) -> int:
     """Run one command and return its exit code (0 to 3; 130 when interrupted)."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # started with it closed (`envspec … >&-`): Python then gives none at all
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115, PTH123 -- for the whole run
     sink = sink or Sink.of_process()
     arguments = parser().parse_args(_expand(sys.argv[1:] if argv is None else argv))
     try:
