@@ -378,10 +378,10 @@ def main() -> None:
         return
     for shape in [] if arguments.only_catalogue else arguments.shape:
         for dtype in arguments.dtype if shape != "kimi" else ["bfloat16"]:
-            if shape == "llama8b" and dtype == "bfloat16" and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
-                print("llama8b, bfloat16: this CPU has no bfloat16 instructions, and a product takes ten times as long as in float32; the small shape instead")
-                shape = "small"
-            _bench(shape, dtype, arguments.repeats, arguments.threads, arguments.scratch, arguments.clock)
+            slow = shape == "llama8b" and dtype == "bfloat16" and not torch.ops.mkldnn._is_mkldnn_bf16_supported()
+            if slow:
+                print("llama8b, bfloat16: this CPU has no bfloat16 instructions, which makes products several times slower than in float32; the small shape instead")
+            _bench("small" if slow else shape, dtype, arguments.repeats, arguments.threads, arguments.scratch, arguments.clock)
     _bench_catalogue(arguments.threads, arguments.scratch, arguments.clock)
 
 
