@@ -1,6 +1,6 @@
 """Proof: the real vLLM serves drafters wired wrong on purpose, and the tool names each fault from the untouched drafter and samples.
 
-    python -m tests.peers.prove_diagnosis --vllm PYTHON --pair demo=DIR [--pair NAME=DIR ...] --results FILE [--table docs/eagle3_diag/proof.md]
+    python -m tests.peers.prove_diagnosis --vllm PYTHON --pair demo=DIR [--pair NAME=DIR ...] --results FILE
 
 A pair's DIR holds ``target``, ``drafter`` and ``samples`` (greedy responses, with more layers than the drafter takes). For every pair
 and fault a server is started; `probe` asks 64 rows; the samples' own requests are served between two readings of the counters, then as
