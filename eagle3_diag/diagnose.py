@@ -173,10 +173,20 @@ class _Case:
         """Probability of right wiring and of what neither evidence nor a user can tell from it."""
         return self.probability[AS_TRAINED] + sum(self.probability[name] for name in self.group(AS_TRAINED) if self.harmless(name))
 
+    def ranking(self) -> list[str]:
+        """Ids as they are listed: most probable first, but "none of these" behind faults that one number cannot tell apart and that together are likelier."""
+        if self.order[0] != UNKNOWN:
+            return self.order
+        ahead = (self.named[0], *self.group(self.named[0]))
+        if math.fsum(self.probability[name] for name in ahead) <= self.probability[UNKNOWN]:
+            return self.order
+        last = max(self.named.index(name) for name in ahead)
+        return [*self.named[: last + 1], UNKNOWN, *self.named[last + 1 :]]
+
     def ranked(self) -> list[Ranked]:
         top = max(self.found.weighing.log_likelihood.values())
         out = []
-        for name in self.order:
+        for name in self.ranking():
             log_ratio = self.found.weighing.log_likelihood[name] - top
             if name == UNKNOWN:
                 out.append(

@@ -5,9 +5,12 @@ from __future__ import annotations
 import pytest
 
 from eagle3_diag.claims import Claim, Reached
-from eagle3_diag.diagnose import Speeds, speed_model
+from eagle3_diag.diagnose import Speeds, diagnose, speed_model
+from eagle3_diag.evidence import weigh
 from eagle3_diag.observed import observed
-from tests.eagle3_diag.diagnosis.cases import BAD, RIGHT, diagnosed, listed, profile
+from eagle3_diag.predict import Limits
+from eagle3_diag.survey import Survey
+from tests.eagle3_diag.diagnosis.cases import BAD, RIGHT, diagnosed, listed, prediction, profile
 
 
 def test_a_server_that_does_what_the_weights_allow() -> None:
@@ -84,6 +87,21 @@ def test_one_number_does_not_make_a_fault_an_unknown_one() -> None:
     for length in (1.35, 1.37, 1.4):
         found = diagnosed(observed(steps=4, acceptance_length=length, rounding=0.005))
         assert (found.verdict, found.explanations[0].id == "unknown") == ("wiring", False)
+
+
+def test_many_faults_that_one_number_cannot_tell_apart_stand_before_none_of_these() -> None:
+    """Each of them is less probable than "none of these", all together are more: the list begins as the headline does."""
+    entries = listed()
+    seen = observed(steps=4, acceptance_length=1.37, rounding=0.005)
+    alike = [each for each in entries if each.served and each.exact and each.id != "as-trained"][:30]
+    made = (prediction(entries.get("as-trained"), RIGHT), *(prediction(each, BAD) for each in alike))
+    found = diagnose(seen, Survey(predictions=made, weighing=weigh(seen, made)), entries, Limits(covered=99, labelled=100, rates=tuple(RIGHT)))
+    ids = [each.id for each in found.explanations]
+    assert found.headline.startswith("Wiring, but a mean alone fits 30 faults")
+    assert set(ids[:30]) == {each.id for each in alike}
+    assert ids[30] == "unknown"
+    assert found.explanations[30].probability > found.explanations[0].probability
+    assert ids[31:] == ["as-trained"]
 
 
 def test_the_same_requests_name_the_fault_exactly() -> None:
