@@ -161,7 +161,9 @@ class _Case:
                 ratio = abs(logs[other] - logs[name])
                 return ratio < TELLING or (ratio < 2 * TELLING and not self.apart(name, other))
 
-            self._groups[name] = tuple(other for other in self.named if other != name and (not self.apart(name, other) if self.same else alike(other)))
+            # Of the very requests, what predicts the counts exactly is apart from all that does not, however near that comes.
+            exactly = self.same and exact_fit(self.observed, self.by_id[name].totals[0])
+            self._groups[name] = tuple(other for other in self.named if other != name and (not self.apart(name, other) if exactly else alike(other)))
         return self._groups[name]
 
     def harmless(self, name: str) -> bool:

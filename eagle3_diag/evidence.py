@@ -10,7 +10,7 @@ same form with nothing known of the rates. Three things make real counts vary mo
 - where nobody knows a fault's content, simulated instances stand for it, each worth no more than ``INSTANCE_WORTH``.
 
 With the very requests of the samples there is no sampling at all: predicted counts hold exactly, up to drafts past a request's end, or (on
-a server that computes in other precision) but for rare flips.
+a server that computes in other precision) but for rare flips. What simulated instances stand for is known as a rate only, there as anywhere.
 """
 
 from __future__ import annotations
@@ -33,8 +33,9 @@ ASSUMED_DRAFTS = 300
 #: Standard deviation of accepted drafts between traffic of different kinds, as a share of their mean. A profile's shape shows a fault through
 #: that; a mean is all that it moves. And how much further, as such a share, a fault in no catalogue is from a known one.
 TRAFFIC, UNKNOWN_TRAFFIC = 0.15, 0.3
-#: Of one and the same request: share of verdicts that another precision may flip, and how likely a server computes otherwise at all.
-FLIPS, OTHERWISE = 0.01, 0.5
+#: Of one and the same request: share of verdicts that another precision may flip, how likely a server computes otherwise at all, and how likely
+#: one does that says it computes in float32, as these predictions were (sums in another order flip a near tie, but hardly ever).
+FLIPS, OTHERWISE, OTHERWISE_FLOAT32 = 0.01, 0.5, 0.01
 #: Weight of "none of these" relative to all explanations together.
 UNKNOWN_SHARE = 0.12
 #: A ratio of likelihoods (e to this power) below which evidence does not tell two explanations apart.
@@ -222,27 +223,44 @@ def exact_fit(observed: Observed, total: Walked) -> bool:
     return observed.drafts == total.drafts and inside
 
 
-def same_likelihood(observed: Observed, prediction: Prediction) -> float:
-    """Log-likelihood of counters made by exactly these requests: exact, or but for flips of a server that computes otherwise."""
+def same_likelihood(observed: Observed, prediction: Prediction, otherwise: float = OTHERWISE) -> float:
+    """Log-likelihood of counters made by exactly these requests: exact, or (chance ``otherwise``) but for flips of a server that computes otherwise.
+
+    The tokens are given, and with them drafts + accepted drafts, so that the number of drafts tells nothing of its own.
+    """
     assert observed.accepted_per_position is not None
     assert observed.drafts is not None
-    each = []
-    for total in prediction.totals:
-        variance = max(1.0, FLIPS * total.drafts)
-        off = [float(observed.drafts - total.drafts)]
-        for low, seen, high in zip(total.low, observed.accepted_per_position, total.high, strict=True):
-            off.append(min(0.0, seen - low) + max(0.0, seen - high))
-        flipped = sum(-d * d / (2 * variance) - 0.5 * math.log(2 * math.pi * variance) for d in off)
-        log = math.log(OTHERWISE) + flipped
-        if prediction.explanation.exact and exact_fit(observed, total):
-            log = _log_sum([log, math.log(1 - OTHERWISE)])
-        each.append(log)
-    return _log_mean(each)
+    if not prediction.explanation.exact:
+        return _log_mean([_counted(observed.drafts, observed.accepted_per_position, total, prediction.dispersion) for total in prediction.totals])
+    total = prediction.totals[0]
+    variance = max(1.0, FLIPS * total.drafts)
+    log = math.log(otherwise)
+    for low, seen, high in zip(total.low, observed.accepted_per_position, total.high, strict=True):
+        off = min(0.0, seen - low) + max(0.0, seen - high)
+        log -= off * off / (2 * variance) + 0.5 * math.log(2 * math.pi * variance)
+    if exact_fit(observed, total):
+        log = _log_sum([log, math.log(1 - otherwise)])
+    return log
+
+
+def _counted(drafts: int, accepted: Sequence[float], total: Walked, dispersion: float) -> float:
+    """Log-probability of these very counts, by rates known as well as one simulated instance tells them."""
+    log, before = 0.0, float(drafts)
+    for k, seen in enumerate(accepted):
+        if before < 1:
+            break
+        mine = worth(total.at_risk[k], dispersion, INSTANCE_WORTH)
+        right = mine * total.low[k] / total.at_risk[k] if total.at_risk[k] else 0.0
+        ways = -_log_beta(seen + 1, before - seen + 1) - math.log(before + 1)
+        log += ways + _beta_binomial(seen, before, right + _PRIOR, mine - right + _PRIOR)
+        before = seen
+    return log
 
 
 def unknown_same_likelihood(observed: Observed) -> float:
-    """The same when nothing is known: any counts up to the drafts seen."""
-    return -(observed.steps + 1) * math.log((observed.drafts or 1) + 1)
+    """The same when nothing is known: of all profiles that the drafts seen can have, each as likely."""
+    drafts, steps = observed.drafts or 0, observed.steps
+    return -(math.lgamma(drafts + steps + 1) - math.lgamma(drafts + 1) - math.lgamma(steps + 1))
 
 
 def _log_sum(values: Sequence[float]) -> float:
@@ -273,13 +291,14 @@ def usual_dispersion(predictions: Sequence[Prediction]) -> float:
     return found[len(found) // 2]
 
 
-def weigh(observed: Observed, predictions: Sequence[Prediction], *, same_requests: bool = False) -> Weighing:
-    """Posterior over explanations that can be a server's, and "none of these"."""
+def weigh(observed: Observed, predictions: Sequence[Prediction], *, same_requests: bool = False, float32: bool = False) -> Weighing:
+    """Posterior over explanations that can be a server's, and "none of these". ``float32``: predictions and server were computed in it."""
     served_by = [p for p in predictions if p.explanation.served]
     dispersion = usual_dispersion(served_by)
     logs: dict[str, float] = {}
     if same_requests:
-        logs = {p.explanation.id: same_likelihood(observed, p) for p in served_by}
+        otherwise = OTHERWISE_FLOAT32 if float32 else OTHERWISE
+        logs = {p.explanation.id: same_likelihood(observed, p, otherwise) for p in served_by}
         logs[UNKNOWN] = unknown_same_likelihood(observed)
     elif (rates := observed.rates) is not None:
         served = served_counts(rates, observed.drafts or ASSUMED_DRAFTS, dispersion)
@@ -298,6 +317,8 @@ def weigh(observed: Observed, predictions: Sequence[Prediction], *, same_request
 def discrimination(a: Prediction, b: Prediction, observed: Observed, dispersion: float, *, same_requests: bool = False) -> float:
     """Expected log-ratio of likelihoods, for a over b, of evidence like this when a is the case."""
     if same_requests:
+        if not (a.explanation.exact and b.explanation.exact):
+            return 0.0  # nothing is exact about simulated instances: what was seen tells, or nothing does
         mine, theirs = a.totals[0], b.totals[0]
         apart = mine.drafts != theirs.drafts or any(
             low > other_high or high < other_low

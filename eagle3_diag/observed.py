@@ -25,6 +25,7 @@ class Observed:
         source: where it was read, for the report.
         rounding: half the last digit of ``acceptance_length`` as reported.
         requests: requests behind the counts, where known.
+        dtype: what the server computes in, where it says.
     """
 
     steps: int
@@ -35,6 +36,7 @@ class Observed:
     source: str = "figures"
     rounding: float = 0.0
     requests: int | None = None
+    dtype: str | None = None
 
     @property
     def rates(self) -> tuple[float, ...] | None:

@@ -11,6 +11,8 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+import torch
+
 from eagle3_diag.catalogue import AS_TRAINED, UNKNOWN, Catalogue, Explanation, combine
 from eagle3_diag.evidence import Prediction, Weighing, exact_fit, weigh
 from eagle3_diag.observed import Observed
@@ -125,7 +127,8 @@ class _Made:
         everything = [self.prediction(e) for e in explanations]
         if same_requests:
             everything = [p for p in everything if p.samples == len(self.loaded) or p.explanation.id == AS_TRAINED]
-        return weigh(observed, everything, same_requests=same_requests)
+        float32 = observed.dtype == "float32" and self.predictor.drafter.weights.dtype == torch.float32
+        return weigh(observed, everything, same_requests=same_requests, float32=float32)
 
     def _on_first(self, prediction: Prediction) -> Prediction:
         """The prediction from the first part alone, so that all are weighed by the same samples."""

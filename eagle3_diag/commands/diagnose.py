@@ -7,6 +7,7 @@ import os
 import shutil
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from eagle3_diag.commands import captured
@@ -52,6 +53,10 @@ class DiagnoseCommand:
         served.add_argument("--same-requests", action="store_true", help="the counters were made by exactly these samples' prompts, decoded greedily")
         served.add_argument("--steps", type=integer(1, MAX_STEPS), metavar="K", help="drafted tokens per verification, where the source does not say")
         served.add_argument("--mean", choices=["per-step", "per-request"], default="per-step", help="what a reported mean is a mean over (default per-step)")
+        served.add_argument(
+            "--server-dtype", choices=["float32", "bfloat16", "float16"], metavar="TYPE",
+            help="what the server computes in: float32, bfloat16 or float16; with float32 on both sides, counts of the same requests hold but for rare ties",
+        )  # fmt: skip
         add_reading_arguments(served)
         more = parser.add_argument_group("what else is known")
         more.add_argument("--claimed-accuracy", type=positive, metavar="X", help="accuracy of draft step 0 in training, 0 to 1; needs --claimed-by")
@@ -100,6 +105,7 @@ class DiagnoseCommand:
         observed = read_served(arguments.served, steps=arguments.steps, mean=arguments.mean, between=between(arguments))
         if arguments.same_requests and (observed.drafts is None or observed.accepted_per_position is None):
             raise InputError(f"--same-requests compares counts, but {observed.source} tells no drafts and accepted drafts per position; give the server's counters")
+        observed = replace(observed, dtype=arguments.server_dtype)
         predictor = Predictor(checkpoint, target, steps=observed.steps, device=device, dtype=dtype)
         samples = iter_samples(
             arguments.samples, max_samples=arguments.max_samples, strict=arguments.same_requests, prompt_length=arguments.prompt_length, check=predictor.check
@@ -150,7 +156,7 @@ class DiagnoseCommand:
 def _check(arguments: argparse.Namespace) -> None:
     """Options that only make sense together."""
     if arguments.captured is not None:
-        for option in ("same_requests", "steps", "interval", "since", "claimed_accuracy", "claimed_by", "baseline_tps", "served_tps", "prompt_length", "html"):
+        for option in ("same_requests", "server_dtype", "steps", "interval", "since", "claimed_accuracy", "claimed_by", "baseline_tps", "served_tps", "prompt_length", "html"):
             if getattr(arguments, option):
                 raise InputError(f"--{option.replace('_', '-')} has no meaning with --captured, which computes again what the server did; leave it out")
         return
@@ -160,6 +166,8 @@ def _check(arguments: argparse.Namespace) -> None:
         raise InputError("--claimed-accuracy and --claimed-by belong together: an accuracy means nothing without its trainer's definition")
     if arguments.claimed_accuracy is not None and arguments.claimed_accuracy > 1:
         raise InputError(f"--claimed-accuracy {arguments.claimed_accuracy:g}: expected a share from 0 to 1 (0.747 for 74.7 %)")
+    if arguments.server_dtype is not None and not arguments.same_requests:
+        raise InputError("--server-dtype tells how exactly --same-requests can be held to; without that leave it out")
     if (arguments.baseline_tps is None) != (arguments.served_tps is None):
         raise InputError("--baseline-tps and --served-tps belong together: the cost of a step is told by both")
     if arguments.html == "-":

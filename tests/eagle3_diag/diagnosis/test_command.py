@@ -134,6 +134,7 @@ def test_samples_that_hold_few_layers_leave_some_untested(tmp_path: Path, capsys
         (["--served", "nowhere.json"], "no such file"),
         (["--served", "rates=0.7,0.2", "--steps", "3"], "3"),
         (["--served", "rates=0.7,0.2", "--same-requests"], "--same-requests compares counts"),
+        (["--served", "rates=0.7,0.2", "--server-dtype", "float32"], "--server-dtype tells how exactly --same-requests can be held to"),
         (["--served", "rates=0.7,0.2", "--claimed-accuracy", "0.7"], "belong together"),
         (["--served", "rates=0.7,0.2", "--claimed-accuracy", "74.7", "--claimed-by", "eagle"], "expected a share from 0 to 1"),
         (["--served", "rates=0.7,0.2", "--baseline-tps", "90"], "belong together"),

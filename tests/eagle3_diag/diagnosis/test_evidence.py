@@ -16,8 +16,10 @@ from eagle3_diag.evidence import (
     discrimination,
     drafts_to_tell,
     exact_fit,
+    same_likelihood,
     served_counts,
     unknown_chain_likelihood,
+    unknown_same_likelihood,
     weigh,
 )
 from eagle3_diag.observed import observed
@@ -106,6 +108,36 @@ def test_the_same_requests_are_exact_but_for_drafts_past_their_ends() -> None:
     # One draft off, as a server in bfloat16 may be: still by far the likeliest.
     off = [middle[0] - 1, *middle[1:]]
     assert weigh(observed(steps=4, drafts=total.drafts, accepted_per_position=off), made(), same_requests=True).probability["as-trained"] > 0.9
+
+
+def test_a_near_fit_is_a_fault_in_another_precision_but_not_in_float32() -> None:
+    """A foreign embedding, of which only instances are known, gives counts that come near a known fault's by chance."""
+    foreign = prediction(ENTRIES.get("embedding-foreign"), [0.42, 0.25, 0.2, 0.1], samples=10)
+    near = prediction(ENTRIES.get("layers-plus-1"), [0.36, 0.2, 0.1, 0.1], samples=10)
+    total = near.totals[0]
+    off = [total.low[0] + 5, total.low[1] - 3, *total.low[2:]]
+    seen = observed(steps=4, drafts=total.drafts, accepted_per_position=off)
+    believed = [weigh(seen, [made()[0], near, foreign], same_requests=True, float32=exact).probability for exact in (False, True)]
+    assert believed[0]["layers-plus-1"] > 0.9
+    assert believed[1]["layers-plus-1"] < 0.6 < believed[1]["embedding-foreign"] / believed[0]["embedding-foreign"]
+    assert discrimination(near, foreign, seen, 1.0, same_requests=True) == 0.0
+    # An exact fit needs no such leave: it wins either way.
+    exact = weigh(observed(steps=4, drafts=total.drafts, accepted_per_position=total.low), [made()[0], near, foreign], same_requests=True, float32=True)
+    assert exact.probability["layers-plus-1"] > 0.999
+
+
+@pytest.mark.parametrize("drafts", [3, 7])
+def test_chances_of_the_very_counts_add_up_to_one(drafts: int) -> None:
+    """Both densities over counts are over all the counts that so many drafts can have."""
+    foreign = prediction(ENTRIES.get("embedding-foreign"), [0.5, 0.4], samples=4)
+    unknown, instances = 0.0, 0.0
+    for first in range(drafts + 1):
+        for second in range(first + 1):
+            seen = observed(steps=2, drafts=drafts, accepted_per_position=[first, second])
+            unknown += math.exp(unknown_same_likelihood(seen))
+            instances += math.exp(same_likelihood(seen, foreign))
+    assert unknown == pytest.approx(1)
+    assert instances == pytest.approx(1)
 
 
 def test_faults_that_look_alike_are_told_apart_by_more() -> None:
