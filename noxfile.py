@@ -266,6 +266,20 @@ def peers(session: nox.Session) -> None:
 
 
 @nox.session(python="3.11")
+def prove(session: nox.Session) -> None:
+    """Serve drafters wired wrong on purpose with the real vLLM and see what the tool names, a minute or two a server: -- [--pair NAME=DIR ...] [--table PAGE]."""
+    session.install("-q", *TORCH)
+    arguments = list(session.posargs)
+    if "--pair" not in arguments:
+        arguments += ["--pair", f"demo={DEMO}"]
+    if "--results" not in arguments:
+        (ROOT / "build").mkdir(exist_ok=True)
+        arguments += ["--results", str(ROOT / "build" / "proof.json")]
+    environment = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "2"}
+    session.run("python", "-m", "tests.peers.prove_diagnosis", "--vllm", _vllm(session), *arguments, env=environment)
+
+
+@nox.session(python="3.11")
 def engines(session: nox.Session) -> None:
     """Which presets of `eagle3-diag check` no longer hold in the newest SGLang and vLLM, or in the wheels named: -- [WHEEL ...]."""
     session.install("-q", *TORCH)

@@ -1,6 +1,6 @@
 """How often `diagnose` names the fault, how sure it is, and how often it is sure and wrong: by simulation.
 
-    python -m tests.eagle3_diag.simulate [--pair DRAFTER TARGET SAMPLES]... [--drafts 50 200 1000 5000] [--repeats 3]
+    python -m tests.eagle3_diag.simulate [--pair DRAFTER TARGET SAMPLES]... [--drafts 50 200 1000 5000] [--repeats 3] [--mean-only]
 
 Every second sample is the tool's, the others are traffic: a served count is made by drawing whole requests from them, with repetition,
 until so many verifications are counted. Faults are those of the catalogue (contents that nobody knows are drawn anew), two at once, and some
@@ -15,6 +15,7 @@ import json
 import random
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -138,7 +139,12 @@ def serve(requests: Sequence[Walked], drafts: int, chance: random.Random) -> Obs
     return observed(steps=STEPS, drafts=total.drafts, accepted_per_position=total.low)
 
 
-def simulate(pair: Pair, amounts: Sequence[int], repeats: int, seed: int) -> Iterator[Outcome]:
+def as_mean(seen: Observed) -> Observed:
+    """The same traffic as most reports give it: a mean with two digits, and no word of how much is behind it."""
+    return observed(steps=STEPS, acceptance_length=round(seen.length, 2), rounding=0.005)
+
+
+def simulate(pair: Pair, amounts: Sequence[int], repeats: int, seed: int, *, mean_only: bool = False) -> Iterator[Outcome]:
     """Every fault, every amount of evidence, some repeats."""
     chance = random.Random(seed)
     right = {}
@@ -158,7 +164,8 @@ def simulate(pair: Pair, amounts: Sequence[int], repeats: int, seed: int) -> Ite
         right.setdefault(AS_TRAINED, length)
         for drafts in amounts:
             for _ in range(repeats):
-                seen = serve(requests, drafts, chance)
+                counted = serve(requests, drafts, chance)
+                seen = as_mean(counted) if mean_only else counted
                 found = survey(pair.remembering, pair.tool, pair.listed, seen)  # type: ignore[arg-type]
                 limits = pair.predictor.limits([], found.predictions[0].rates)
                 result = diagnose(seen, found, pair.listed, limits)
@@ -227,19 +234,24 @@ def main() -> int:
     parser.add_argument("--max-samples", type=int, default=64)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--list-wrong", action="store_true")
-    parser.add_argument("--save", type=Path, metavar="FILE", help="also write every case as JSON")
+    parser.add_argument("--save", type=Path, metavar="FILE", help="also write every case, a line of JSON each, as soon as it is known")
+    parser.add_argument("--mean-only", action="store_true", help="give the tool a mean with two digits instead of counts")
     parser.add_argument("--merge", type=Path, nargs="+", metavar="FILE", help="print the tables of saved cases instead of simulating")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     paths = demo.paths()
-    outcomes = [Outcome(**each) for file in arguments.merge or () for each in json.loads(file.read_text("utf-8"))]
-    for drafter, target, samples in [] if arguments.merge else arguments.pair or [(paths.drafter, paths.target, paths.samples)]:
-        for outcome in simulate(Pair(drafter, target, samples, arguments.max_samples), arguments.drafts, arguments.repeats, arguments.seed):
-            outcomes.append(outcome)
-            if arguments.list_wrong and not outcome.right and (outcome.probability >= 0.95 or (outcome.differs and not outcome.grouped)):
-                print(f"{'sure and ' if outcome.probability >= 0.95 else ''}wrong: {outcome}", file=sys.stderr, flush=True)
-    if arguments.save is not None:
-        arguments.save.write_text(json.dumps([asdict(outcome) for outcome in outcomes]), "utf-8")
+    outcomes = [Outcome(**json.loads(line)) for file in arguments.merge or () for line in file.read_text("utf-8").splitlines()]
+    pairs = [] if arguments.merge else arguments.pair or [(paths.drafter, paths.target, paths.samples)]
+    with nullcontext() if arguments.save is None else arguments.save.open("w", encoding="utf-8") as saved:
+        for drafter, target, samples in pairs:
+            pair = Pair(drafter, target, samples, arguments.max_samples)
+            for outcome in simulate(pair, arguments.drafts, arguments.repeats, arguments.seed, mean_only=arguments.mean_only):
+                outcomes.append(outcome)
+                if saved is not None:
+                    saved.write(json.dumps(asdict(outcome)) + "\n")
+                    saved.flush()
+                if arguments.list_wrong and not outcome.right and (outcome.probability >= 0.95 or (outcome.differs and not outcome.grouped)):
+                    print(f"{'sure and ' if outcome.probability >= 0.95 else ''}wrong: {outcome}", file=sys.stderr, flush=True)
     print("\n\n".join((table(outcomes), calibration(outcomes), outside(outcomes))))
     return 0
 

@@ -1,10 +1,11 @@
 """Proof: the real vLLM serves drafters wired wrong on purpose, and the tool names each fault from the untouched drafter and samples.
 
-    python -m tests.peers.prove_diagnosis --vllm PYTHON --pair demo=DIR [--pair NAME=DIR ...] --results FILE
+    python -m tests.peers.prove_diagnosis --vllm PYTHON --pair demo=DIR [--pair NAME=DIR ...] --results FILE [--table PAGE]
 
 A pair's DIR holds ``target``, ``drafter`` and ``samples`` (greedy responses, with more layers than the drafter takes). For every pair
 and fault a server is started; `probe` asks 64 rows; the samples' own requests are served between two readings of the counters, then as
-many others. Results go to FILE after every server, and those already there are not made again.
+many others, and `diagnose` reads both counters. Results go to FILE after every server, and those already there are not made again.
+--table judges the counters of FILE anew and writes the last section of PAGE; with no --vllm it does nothing else.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +31,9 @@ from eagle3_diag.probe import Reply, Row, Table
 from eagle3_diag.samples import iter_samples
 from eagle3_diag.solve import Rows
 from eagle3_diag.target import read_target
+from tests.peers import proof_page
 from tests.peers.faults import FAULTS, Fault, make
+from tests.peers.judge import Judge
 
 STEPS, REQUESTS = 5, 64
 SERVER = Path(__file__).parent / "prove_server.py"
@@ -78,7 +82,19 @@ class Pair:
             self.rows.add(sample, 1 << 20)
         self.held = self.predictor.held_layers(self.samples[0])
         self.catalogue: Catalogue = catalogue(checkpoint, target, self.held)
-        self.table: Table = self.rows.table(each for each in self.catalogue if each.served)
+
+    @cached_property
+    def table(self) -> Table:
+        """What every explanation predicts for every row."""
+        return self.rows.table(each for each in self.catalogue if each.served)
+
+    @cached_property
+    def judge(self) -> Judge:
+        return Judge(self.predictor, self.samples, self.catalogue)
+
+    def diagnose(self, result: dict[str, Any]) -> None:
+        """Adds what `diagnose` says to both counters."""
+        result["diagnose"] = {name: self.judge.diagnosis(result[name], dtype=result["dtype"], same_requests=name == "same") for name in ("same", "others")}
 
     def requests(self) -> tuple[list[list[int]], list[int]]:
         """The samples' own prompts, and how long their responses are."""
@@ -138,35 +154,39 @@ def prove(pair: Pair, fault: Fault, engine: Engine, folder: Path) -> dict[str, A
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--vllm", required=True, help="an interpreter that has vLLM for CPUs")
+    parser.add_argument("--vllm", help="an interpreter that has vLLM for CPUs")
     parser.add_argument("--pair", action="append", required=True, metavar="NAME=DIR")
     parser.add_argument("--results", type=Path, required=True)
+    parser.add_argument("--table", type=Path, metavar="PAGE", help="write the results into this page")
     parser.add_argument("--fault", action="append", help="only these faults")
     parser.add_argument("--listed", action="store_true", help="only single faults of the catalogue, served in float32")
     arguments = parser.parse_args(argv)
     results: dict[str, Any] = json.loads(arguments.results.read_text()) if arguments.results.exists() else {}
+    pairs = {name: Pair(name, Path(folder)) for name, _, folder in (each.partition("=") for each in arguments.pair)}
     engine: Engine | None = None
-    for each in arguments.pair:
-        name, _, folder = each.partition("=")
-        wanted = [f for f in FAULTS if (f.name in arguments.fault if arguments.fault else f.listed or not arguments.listed)]
+    wanted = [f for f in FAULTS if (f.name in arguments.fault if arguments.fault else f.listed or not arguments.listed)]
+    for name, pair in pairs.items() if arguments.vllm else ():
         todo = [f for f in wanted if "probe" not in results.get(name, {}).get(f.name, {})]
-        if not todo:
-            continue
-        begun = time.monotonic()
-        pair = Pair(name, Path(folder))
-        print(f"{name}: {len(pair.rows.rows)} rows, {len(pair.table.explanations)} explanations, {time.monotonic() - begun:.0f} s", flush=True)
         for fault in todo:
             with tempfile.TemporaryDirectory() as scratch:
                 try:
                     engine = engine or Engine(arguments.vllm)
                     found = prove(pair, fault, engine, Path(scratch) / "drafter")
+                    pair.diagnose(found)
                 except RuntimeError as error:
                     found, engine = {"failed": str(error)}, None
             results.setdefault(name, {})[fault.name] = found
             arguments.results.write_text(json.dumps(results, indent=1) + "\n")
-            print(name, fault.name, found.get("failed") or {k: v for k, v in found["probe"].items() if k != "replies"}, found.get("seconds"), flush=True)
+            print(json.dumps({name: {fault.name: proof_page.short(found)}}), flush=True)
     if engine is not None:
         engine.close()
+    if arguments.table is not None:
+        for name, pair in pairs.items():
+            for found in results.get(name, {}).values():
+                if "failed" not in found:
+                    pair.diagnose(found)
+        arguments.results.write_text(json.dumps(results, indent=1) + "\n")
+        proof_page.write(arguments.table, results)
     return 0
 
 
