@@ -48,5 +48,5 @@ def test_the_page_counts_what_it_lists(tmp_path: Path) -> None:
     assert "| a fault of the catalogue: named first, alone or in its group | 1 of 2 | 1 of 2 | 1 of 2 |" in text
     assert "| right wiring: cleared | 1 of 1 | 1 of 1 | 1 of 1 |" in text
     assert len(re.findall(r"\(wrong\)", text)) == 3
-    assert [line.split("|")[1].strip() for line in text.splitlines() if line.startswith("| layers +1") or line.startswith("| norms")] == ["layers +1", "norms swapped"]
+    assert [line.split("|")[1].strip() for line in text.splitlines() if line.startswith(("| layers +1", "| norms"))] == ["layers +1", "norms swapped"]
     assert {f.name for f in FAULTS} >= {"right", "layers +1", "norms swapped"}
