@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 import torch
@@ -125,6 +126,40 @@ def test_a_few_flips_do_not_turn_a_verdict_and_many_make_none_of_these() -> None
     spread = [after(wrong).unknown for wrong in range(0, 20, 2)]
     assert spread == sorted(spread)
     assert after(0).flip < after(2).flip
+
+
+def test_a_near_tie_that_falls_the_other_way_accuses_nobody() -> None:
+    """Six of 64 answers are off: in rows that a rounding moves they are a bfloat16 server's, elsewhere they are a fault."""
+    chance = random.Random(3)
+    right = [chance.randint(0, STEPS) for _ in range(200)]
+    far = [chance.randint(0, STEPS) for _ in range(200)]
+    ties = set(range(0, 40, 3))
+    rounded = [(run + 2) % (STEPS + 1) if r in ties else run for r, run in enumerate(right)]
+    of = table([right, far, rounded])
+    named = [of.explanations[0], of.explanations[1], replace(of.explanations[2], id="drafter-quantised-fp8")]
+    of = Table(STEPS, of.rows, named, of.chances)
+    assert set(torch.nonzero(of.flips_R > 1).flatten().tolist()) == ties
+    off = {"near ties": sorted(ties)[:6], "any rows": [1, 2, 4, 5, 7, 8]}
+    found = {}
+    for kind, rows in off.items():
+        answers = replies(of, [(run + 3) % (STEPS + 1) if r in rows else run for r, run in enumerate(right)])
+        found[kind] = probe.belief(of, probe.evidence(of, {row.id: answers[row.id] for row in of.rows[:64]}))
+        assert found[kind].agreeing_E[0] == 58
+    assert float(found["near ties"].probability_E[0]) > 0.99
+    assert found["any rows"].unknown > 10 * found["near ties"].unknown
+    # A fault that is itself such a rounding stays one: it answers all near ties its own way, and no other row.
+    quantised = replies(of, rounded)
+    assert float(probe.belief(of, probe.evidence(of, {row.id: quantised[row.id] for row in of.rows[:64]})).probability_E[2]) > 0.99
+
+
+def test_near_ties_are_asked_less_of_a_server_that_flips() -> None:
+    right, rounded = [5] * 20, [5] * 10 + [2] * 10
+    of = table([right, [4] * 20, rounded])
+    of = Table(STEPS, of.rows, [of.explanations[0], of.explanations[1], replace(of.explanations[2], id="features-quantised-int8")], of.chances)
+    even = torch.tensor([0.5, 0.5, 0.0], dtype=torch.float64)
+    steady, flipping = (probe.information(of, even, 0.0, flip) for flip in (1e-4, 0.03))
+    assert torch.allclose(steady[0], steady[15], atol=0.02)
+    assert flipping[15] < flipping[0] - 0.2
 
 
 def test_a_server_like_nothing_listed_is_none_of_these() -> None:
