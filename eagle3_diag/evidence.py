@@ -28,13 +28,15 @@ from eagle3_diag.predict import Runs, Walked
 #: The most verdicts that counts of a rate are worth, whatever their number (a rate near one half is then known to 1.8 points).
 CEILING = 800.0
 INSTANCE_WORTH = 60.0
+#: The same of what is only near a known fault: a rate near one half is then known to 10 points.
+NEAR_WORTH = 25.0
 #: Counted for an observation that does not say how many verifications it rests on.
 ASSUMED_DRAFTS = 300
 #: Standard deviation of accepted drafts between traffic of different kinds, as a share of their mean. A profile's shape shows a fault through
 #: that; a mean is all that it moves. And how much further, as such a share, a fault in no catalogue is from a known one.
 TRAFFIC, UNKNOWN_TRAFFIC = 0.15, 0.3
 #: Of one and the same request: share of verdicts that another precision may flip, how likely a server computes otherwise at all, and how likely
-#: one does that says it computes in float32, as these predictions were (sums in another order flip a near tie, but hardly ever).
+#: one does that says it computes in float32, as these predictions were (sums in another order flip a near tie now and then).
 FLIPS, OTHERWISE, OTHERWISE_FLOAT32 = 0.01, 0.5, 0.01
 #: Weight of "none of these" relative to all explanations together.
 UNKNOWN_SHARE = 0.12
@@ -243,13 +245,13 @@ def same_likelihood(observed: Observed, prediction: Prediction, otherwise: float
     return log
 
 
-def _counted(drafts: int, accepted: Sequence[float], total: Walked, dispersion: float) -> float:
+def _counted(drafts: int, accepted: Sequence[float], total: Walked, dispersion: float, ceiling: float = INSTANCE_WORTH) -> float:
     """Log-probability of these very counts, by rates known as well as one simulated instance tells them."""
     log, before = 0.0, float(drafts)
     for k, seen in enumerate(accepted):
         if before < 1:
             break
-        mine = worth(total.at_risk[k], dispersion, INSTANCE_WORTH)
+        mine = worth(total.at_risk[k], dispersion, ceiling)
         right = mine * total.low[k] / total.at_risk[k] if total.at_risk[k] else 0.0
         ways = -_log_beta(seen + 1, before - seen + 1) - math.log(before + 1)
         log += ways + _beta_binomial(seen, before, right + _PRIOR, mine - right + _PRIOR)
@@ -257,10 +259,19 @@ def _counted(drafts: int, accepted: Sequence[float], total: Walked, dispersion: 
     return log
 
 
-def unknown_same_likelihood(observed: Observed) -> float:
-    """The same when nothing is known: of all profiles that the drafts seen can have, each as likely."""
+def unknown_same_likelihood(observed: Observed, predictions: Sequence[Prediction]) -> float:
+    """The same of a fault that nobody knows, which has two forms as in a probe: somewhere near one that is known (each by its prior), or any profile
+    that the drafts seen can have, each as likely."""
     drafts, steps = observed.drafts or 0, observed.steps
-    return -(math.lgamma(drafts + steps + 1) - math.lgamma(drafts + 1) - math.lgamma(steps + 1))
+    like_none = -(math.lgamma(drafts + steps + 1) - math.lgamma(drafts + 1) - math.lgamma(steps + 1))
+    assert observed.accepted_per_position is not None
+    whole = math.fsum(p.explanation.prior for p in predictions)
+    near = [
+        math.log(p.explanation.prior / whole / len(p.totals)) + _counted(drafts, observed.accepted_per_position, total, p.dispersion, NEAR_WORTH)
+        for p in predictions
+        for total in p.totals
+    ]
+    return _log_sum([like_none, *([_log_sum(near)] if near else [])]) - math.log(2)
 
 
 def _log_sum(values: Sequence[float]) -> float:
@@ -299,7 +310,7 @@ def weigh(observed: Observed, predictions: Sequence[Prediction], *, same_request
     if same_requests:
         otherwise = OTHERWISE_FLOAT32 if float32 else OTHERWISE
         logs = {p.explanation.id: same_likelihood(observed, p, otherwise) for p in served_by}
-        logs[UNKNOWN] = unknown_same_likelihood(observed)
+        logs[UNKNOWN] = unknown_same_likelihood(observed, served_by)
     elif (rates := observed.rates) is not None:
         served = served_counts(rates, observed.drafts or ASSUMED_DRAFTS, dispersion)
         logs = {p.explanation.id: chain_likelihood(served, p) for p in served_by}

@@ -101,6 +101,11 @@ class Outcome:
     def right(self) -> bool:
         return self.first == self.truth or (self.first == UNKNOWN and self.truth in OUTSIDE)
 
+    @property
+    def misleading(self) -> bool:
+        """Sure of something that is not the case: neither the truth, nor one of its two faults, nor listed as not to be told from it."""
+        return self.probability >= 0.95 and not (self.right or self.grouped or self.first in self.truth.split("+"))
+
 
 class Pair:
     """A drafter, its target, and samples divided between tool and traffic."""
@@ -189,7 +194,7 @@ def table(outcomes: Sequence[Outcome]) -> str:
         inside = [o for o in some if o.truth not in OUTSIDE]
         differ = [o for o in inside if o.differs]
         sure = [o for o in some if o.probability >= 0.95]
-        wrong = [o for o in sure if not o.right]
+        wrong = [o for o in some if o.misleading]
         accused = [o for o in some if o.truth == AS_TRAINED and o.verdict == "wiring"]
         lines.append(
             f"| {drafts or 'all'} | {len(some)} | {_share([o.right for o in some])} | {_share([o.grouped for o in inside])} | {_share([o.grouped for o in differ])} "
@@ -251,7 +256,7 @@ def main() -> int:
                     saved.write(json.dumps(asdict(outcome)) + "\n")
                     saved.flush()
                 if arguments.list_wrong and not outcome.right and (outcome.probability >= 0.95 or (outcome.differs and not outcome.grouped)):
-                    print(f"{'sure and ' if outcome.probability >= 0.95 else ''}wrong: {outcome}", file=sys.stderr, flush=True)
+                    print(f"{'sure and ' if outcome.misleading else ''}wrong: {outcome}", file=sys.stderr, flush=True)
     print("\n\n".join((table(outcomes), calibration(outcomes), outside(outcomes))))
     return 0
 

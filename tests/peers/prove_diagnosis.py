@@ -5,7 +5,7 @@
 A pair's DIR holds ``target``, ``drafter`` and ``samples`` (greedy responses, with more layers than the drafter takes). For every pair
 and fault a server is started; `probe` asks 64 rows; the samples' own requests are served between two readings of the counters, then as
 many others, and `diagnose` reads both counters. Results go to FILE after every server, and those already there are not made again.
---table judges the counters of FILE anew and writes the last section of PAGE; with no --vllm it does nothing else.
+--table judges the answers and counters of FILE anew and writes the last section of PAGE; with no --vllm it does nothing else.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import torch
 
 from eagle3_diag.catalogue import Catalogue, catalogue
 from eagle3_diag.checkpoint import read_drafter
-from eagle3_diag.inquiry import inquire
+from eagle3_diag.inquiry import Inquiry, inquire
 from eagle3_diag.predict import Predictor
 from eagle3_diag.probe import Reply, Row, Table
 from eagle3_diag.samples import iter_samples
@@ -92,6 +92,11 @@ class Pair:
     def judge(self) -> Judge:
         return Judge(self.predictor, self.samples, self.catalogue)
 
+    def weigh(self, result: dict[str, Any]) -> None:
+        """Weighs the rows' answers anew."""
+        replies = {name: Reply(first_token=first, accepted=run) for name, (first, run) in result["probe"]["replies"].items()}
+        result["probe"] = outcome(inquire(self.rows, self.table, self.catalogue, self.held, None, requests=0, replies=replies))
+
     def diagnose(self, result: dict[str, Any]) -> None:
         """Adds what `diagnose` says to both counters."""
         result["diagnose"] = {name: self.judge.diagnosis(result[name], dtype=result["dtype"], same_requests=name == "same") for name in ("same", "others")}
@@ -108,6 +113,21 @@ class Pair:
         generator = torch.Generator().manual_seed(1)
         prompts, lengths = self.requests()
         return [[p[i] for i in torch.randperm(len(p), generator=generator).tolist()] for p in prompts], lengths
+
+
+def outcome(state: Inquiry) -> dict[str, Any]:
+    """What the probe's end says, and the answers it rests on."""
+    order = state.belief.probability_E.argsort(descending=True).tolist()
+    best = order[0]
+    group = [state.table.explanations[i].id for i in state.group(best)]
+    unknown = state.belief.unknown
+    return {
+        "named": "unknown" if unknown > state.share(best) else state.table.explanations[best].id, "group": group,
+        "probability": max(state.share(best), unknown), "agreeing": state.belief.agreeing_E[best], "answered": len(state.evidence.at),
+        "target_differs": len(state.evidence.differing), "combinations_searched": state.combinations,
+        "next": {state.table.explanations[i].id: state.belief.agreeing_E[i] for i in order[1:3]},
+        "replies": {name: [reply.first_token, reply.accepted] for name, reply in state.replies.items()},
+    }  # fmt: skip
 
 
 def prove(pair: Pair, fault: Fault, engine: Engine, folder: Path) -> dict[str, Any]:
@@ -134,19 +154,9 @@ def prove(pair: Pair, fault: Fault, engine: Engine, folder: Path) -> dict[str, A
             )
         counted[name] = answer
     engine.end()
-    order = state.belief.probability_E.argsort(descending=True).tolist()
-    best = order[0]
-    group = [state.table.explanations[i].id for i in state.group(best)]
-    unknown = state.belief.unknown
     return {
         "vllm": version, "dtype": fault.dtype, "expected": list(fault.ids), "listed": fault.listed,
-        "probe": {
-            "named": "unknown" if unknown > float(state.belief.probability_E[best]) else state.table.explanations[best].id, "group": group,
-            "probability": max(state.share(best), unknown), "agreeing": state.belief.agreeing_E[best], "answered": len(state.evidence.at),
-            "target_differs": len(state.evidence.differing), "combinations_searched": state.combinations,
-            "next": {state.table.explanations[i].id: state.belief.agreeing_E[i] for i in order[1:3]},
-            "replies": {name: [reply.first_token, reply.accepted] for name, reply in state.replies.items()},
-        },
+        "probe": outcome(state),
         **counted,
         "seconds": {"load": round(loaded - begun, 1), "probe": round(probed - loaded, 1), "counters": round(time.monotonic() - probed, 1)},
     }  # fmt: skip
@@ -184,6 +194,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         for name, pair in pairs.items():
             for found in results.get(name, {}).values():
                 if "failed" not in found:
+                    pair.weigh(found)
                     pair.diagnose(found)
         arguments.results.write_text(json.dumps(results, indent=1) + "\n")
         proof_page.write(arguments.table, results)
