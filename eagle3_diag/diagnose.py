@@ -176,7 +176,7 @@ class _Case:
         return self.probability[AS_TRAINED] + sum(self.probability[name] for name in self.group(AS_TRAINED) if self.harmless(name))
 
     def ranking(self) -> list[str]:
-        """Ids as they are listed: most probable first, but "none of these" behind faults that one number cannot tell apart and that together are likelier."""
+        """Ids as they are listed: most probable first, but "none of these" behind faults that cannot be told apart and that together are likelier."""
         if self.order[0] != UNKNOWN:
             return self.order
         ahead = (self.named[0], *self.group(self.named[0]))

@@ -177,17 +177,19 @@ def _log_beta(a: float, b: float) -> float:
 def chain_likelihood(served: Served, prediction: Prediction) -> float:
     """Log-likelihood of served chains: the mean over instances of the product over steps."""
     ceiling = CEILING if prediction.explanation.exact else INSTANCE_WORTH
-    each = []
-    for total in prediction.totals:
-        log = 0.0
-        for k, (accepted, at_risk) in enumerate(zip(served.accepted, served.at_risk, strict=True)):
-            if at_risk <= 0:
-                break
-            mine = worth(total.at_risk[k], prediction.dispersion, ceiling)
-            right = mine * total.low[k] / total.at_risk[k] if total.at_risk[k] else 0.0
-            log += _beta_binomial(accepted, at_risk, right + _PRIOR, mine - right + _PRIOR)
-        each.append(log)
-    return _log_mean(each)
+    return _log_mean([_chain(served, total, prediction.dispersion, ceiling) for total in prediction.totals])
+
+
+def _chain(served: Served, total: Walked, dispersion: float, ceiling: float) -> float:
+    """The product over steps, under rates known as well as one instance's counts tell them, but no better than ``ceiling`` verdicts do."""
+    log = 0.0
+    for k, (accepted, at_risk) in enumerate(zip(served.accepted, served.at_risk, strict=True)):
+        if at_risk <= 0:
+            break
+        mine = worth(total.at_risk[k], dispersion, ceiling)
+        right = mine * total.low[k] / total.at_risk[k] if total.at_risk[k] else 0.0
+        log += _beta_binomial(accepted, at_risk, right + _PRIOR, mine - right + _PRIOR)
+    return log
 
 
 def unknown_chain_likelihood(served: Served) -> float:
@@ -233,7 +235,8 @@ def same_likelihood(observed: Observed, prediction: Prediction, otherwise: float
     assert observed.accepted_per_position is not None
     assert observed.drafts is not None
     if not prediction.explanation.exact:
-        return _log_mean([_counted(observed.drafts, observed.accepted_per_position, total, prediction.dispersion) for total in prediction.totals])
+        counts = _counts(observed)
+        return _ways(counts) + chain_likelihood(counts, prediction)
     total = prediction.totals[0]
     variance = max(1.0, FLIPS * total.drafts)
     log = math.log(otherwise)
@@ -245,33 +248,30 @@ def same_likelihood(observed: Observed, prediction: Prediction, otherwise: float
     return log
 
 
-def _counted(drafts: int, accepted: Sequence[float], total: Walked, dispersion: float, ceiling: float = INSTANCE_WORTH) -> float:
-    """Log-probability of these very counts, by rates known as well as one simulated instance tells them."""
-    log, before = 0.0, float(drafts)
-    for k, seen in enumerate(accepted):
-        if before < 1:
-            break
-        mine = worth(total.at_risk[k], dispersion, ceiling)
-        right = mine * total.low[k] / total.at_risk[k] if total.at_risk[k] else 0.0
-        ways = -_log_beta(seen + 1, before - seen + 1) - math.log(before + 1)
-        log += ways + _beta_binomial(seen, before, right + _PRIOR, mine - right + _PRIOR)
-        before = seen
-    return log
+def _counts(observed: Observed) -> Served:
+    """The very counts as chains of verdicts, each worth one."""
+    assert observed.accepted_per_position is not None
+    assert observed.drafts is not None
+    return Served(accepted=observed.accepted_per_position, at_risk=(float(observed.drafts), *observed.accepted_per_position[:-1]))
+
+
+def _ways(counts: Served) -> float:
+    """Log of the binomial coefficients, which a likelihood of chains leaves out and an exact fit does not have."""
+    return sum(-_log_beta(a + 1, n - a + 1) - math.log(n + 1) for a, n in zip(counts.accepted, counts.at_risk, strict=True) if n > 0)
 
 
 def unknown_same_likelihood(observed: Observed, predictions: Sequence[Prediction]) -> float:
     """The same of a fault that nobody knows, which has two forms as in a probe: somewhere near one that is known (each by its prior), or any profile
     that the drafts seen can have, each as likely."""
-    drafts, steps = observed.drafts or 0, observed.steps
+    counts, drafts, steps = _counts(observed), observed.drafts or 0, observed.steps
     like_none = -(math.lgamma(drafts + steps + 1) - math.lgamma(drafts + 1) - math.lgamma(steps + 1))
-    assert observed.accepted_per_position is not None
     whole = math.fsum(p.explanation.prior for p in predictions)
     near = [
-        math.log(p.explanation.prior / whole / len(p.totals)) + _counted(drafts, observed.accepted_per_position, total, p.dispersion, NEAR_WORTH)
+        math.log(p.explanation.prior / whole / len(p.totals)) + _ways(counts) + _chain(counts, total, p.dispersion, NEAR_WORTH)
         for p in predictions
         for total in p.totals
     ]
-    return _log_sum([like_none, *([_log_sum(near)] if near else [])]) - math.log(2)
+    return _log_sum([like_none, *near]) - math.log(2)
 
 
 def _log_sum(values: Sequence[float]) -> float:

@@ -5,9 +5,10 @@ first ``known`` verdicts count, so runs are compared up to there. An explanation
 no single run but shares over simulated instances.
 
 A server computes in a precision of its own, so that now and then a near tie falls the other way. A row's answer is then any run: chance f,
-unknown and small, and ``UNSTEADY`` times that in rows where a mere rounding (to int8 or fp8) already changes what right wiring predicts. Every explanation is weighed with f integrated out over all answers, rows where all explanations agree among them; those tell f whatever the fault is. "None of these" (``unknown``) has two forms: close to one of the explanations but contradicted
-more often than precision allows (weights that are not quite these), and like nothing listed (each row's run as spread as the
-explanations' are).
+unknown and small, and ``UNSTEADY`` times that in rows where a mere rounding (to int8 or fp8) already changes what right wiring predicts. Every
+explanation is weighed with f integrated out over all answers, rows where all explanations agree among them; those tell f whatever the fault
+is. "None of these" (``unknown``) has two forms: close to one of the explanations but contradicted more often than precision allows (weights
+that are not quite these), and like nothing listed (each row's run as spread as the explanations' are).
 
 Dimension suffixes: E explanations, R rows, A runs (0..K), G values of f.
 """
@@ -94,6 +95,10 @@ class Table:
             if AS_TRAINED in at and name in at:
                 moved_R |= (self.chance_ERA[at[name]] != self.chance_ERA[at[AS_TRAINED]]).any(dim=1)
         return moved_R
+
+    def flip_chances(self, chance: torch.Tensor) -> torch.Tensor:
+        """The chance [..., R] that each row flips, where one like most flips with ``chance`` [...]."""
+        return (chance[..., None] * self.flips_R).clamp(max=_MOST_UNSTEADY)
 
     def extended(self, explanations: Sequence[Explanation], chances: Sequence[torch.Tensor]) -> Table:
         """The same rows with further explanations."""
@@ -184,7 +189,7 @@ def belief(table: Table, found: Evidence) -> Belief:
     at, runs = torch.tensor(found.at, dtype=torch.int64), torch.tensor(found.runs, dtype=torch.int64)
     kinds_N = (table.known_R[at] + 1).double()  # runs that each row can have
     chance_EN = table.chance_ERA[:, at, runs].double()
-    flips_GN = (torch.tensor(_FLIPS, dtype=torch.float64)[:, None] * table.flips_R[at].double()).clamp(max=_MOST_UNSTEADY)
+    flips_GN = table.flip_chances(torch.tensor(_FLIPS, dtype=torch.float64))[:, at]
     far_GN = torch.tensor(_FAR, dtype=torch.float64)[:, None].expand(-1, at.shape[0])
     near_GE = _log_likelihood(chance_EN, kinds_N, flips_GN)
     for e, chance_IRA in enumerate(table.chances):
@@ -224,7 +229,7 @@ def information(table: Table, probability_E: torch.Tensor, unknown: float, flip:
     spread_RA = 0.5 * table.chance_ERA.mean(dim=0) + 0.5 * allowed_RA / kinds_R[:, None]
     weight_E = probability_E.float()
     kept = weight_E > 1e-6
-    flip_R1 = (flip * table.flips_R).clamp(max=_MOST_UNSTEADY)[:, None]
+    flip_R1 = table.flip_chances(torch.tensor(flip))[:, None]
     chance_ERA = (1 - flip_R1) * table.chance_ERA[kept] + flip_R1 * allowed_RA / kinds_R[:, None]
     weight_E = weight_E[kept]
     mixture_RA = (weight_E[:, None, None] * chance_ERA).sum(dim=0) + unknown * spread_RA

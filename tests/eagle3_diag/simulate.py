@@ -28,10 +28,11 @@ from eagle3_diag.diagnose import diagnose
 from eagle3_diag.drafter import Drafter, Weights
 from eagle3_diag.evidence import UNKNOWN_SHARE
 from eagle3_diag.observed import Observed, observed
-from eagle3_diag.predict import Loaded, Predictor, Runs, Walked
+from eagle3_diag.predict import Predictor, Walked
 from eagle3_diag.samples import iter_samples
 from eagle3_diag.survey import survey
 from eagle3_diag.target import read_target
+from tests.eagle3_diag.remembering import Remembering
 
 STEPS = 5
 FAULTS = (
@@ -63,21 +64,6 @@ class Spoilt(Weights):
             found = found[torch.randperm(found.shape[0], generator=generator)]
         self._cache[name] = found
         return found
-
-
-class Remembering:
-    """A predictor that predicts each explanation on each sample once."""
-
-    def __init__(self, predictor: Predictor) -> None:
-        self.predictor = predictor
-        self.right = predictor.right
-        self._made: dict[tuple[str, str, int], tuple[Walked, Runs]] = {}
-
-    def predict(self, loaded: Loaded, explanation: Explanation) -> tuple[Walked, Runs]:
-        key = (loaded.name, explanation.id, int(explanation.changes.get("instance", 0)))
-        if key not in self._made:
-            self._made[key] = self.predictor.predict(loaded, explanation)
-        return self._made[key]
 
 
 @dataclass(frozen=True)
@@ -171,7 +157,7 @@ def simulate(pair: Pair, amounts: Sequence[int], repeats: int, seed: int, *, mea
             for _ in range(repeats):
                 counted = serve(requests, drafts, chance)
                 seen = as_mean(counted) if mean_only else counted
-                found = survey(pair.remembering, pair.tool, pair.listed, seen)  # type: ignore[arg-type]
+                found = survey(pair.remembering, pair.tool, pair.listed, seen)
                 limits = pair.predictor.limits([], found.predictions[0].rates)
                 result = diagnose(seen, found, pair.listed, limits)
                 first = result.explanations[0]

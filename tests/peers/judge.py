@@ -12,29 +12,16 @@ from typing import Any
 
 import torch
 
-from eagle3_diag.catalogue import AS_TRAINED, UNKNOWN, Catalogue, Explanation
+from eagle3_diag.catalogue import AS_TRAINED, UNKNOWN, Catalogue
 from eagle3_diag.diagnose import diagnose
 from eagle3_diag.observed import observed
-from eagle3_diag.predict import Loaded, Predictor, Runs, Walked
+from eagle3_diag.predict import Predictor
 from eagle3_diag.samples.interface import Sample
 from eagle3_diag.survey import survey
+from tests.eagle3_diag.remembering import Remembering
 
 #: Counts that differ from right wiring's less often than this by chance alone differ by more than sampling error.
 SIGNIFICANCE = 0.05
-
-
-class Remembering(Predictor):
-    """A predictor that predicts each explanation on each sample once. ``loaded`` must outlive it: samples are told apart by identity."""
-
-    def __init__(self, other: Predictor) -> None:
-        self.__dict__.update(other.__dict__)
-        self._made: dict[tuple[int, str, object], tuple[Walked, Runs]] = {}
-
-    def predict(self, loaded: Loaded, explanation: Explanation) -> tuple[Walked, Runs]:
-        key = (id(loaded), explanation.id, explanation.changes.get("instance"))
-        if key not in self._made:
-            self._made[key] = super().predict(loaded, explanation)
-        return self._made[key]
 
 
 class Judge:

@@ -5,7 +5,7 @@
 A pair's DIR holds ``target``, ``drafter`` and ``samples`` (greedy responses, with more layers than the drafter takes). For every pair
 and fault a server is started; `probe` asks 64 rows; the samples' own requests are served between two readings of the counters, then as
 many others, and `diagnose` reads both counters. Results go to FILE after every server, and those already there are not made again.
---table judges the answers and counters of FILE anew and writes the last section of PAGE; with no --vllm it does nothing else.
+--table judges what was in FILE before anew and writes the last section of PAGE; with no --vllm nothing is served.
 """
 
 from __future__ import annotations
@@ -174,6 +174,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     results: dict[str, Any] = json.loads(arguments.results.read_text()) if arguments.results.exists() else {}
     pairs = {name: Pair(name, Path(folder)) for name, _, folder in (each.partition("=") for each in arguments.pair)}
     engine: Engine | None = None
+    made: set[tuple[str, str]] = set()
     wanted = [f for f in FAULTS if (f.name in arguments.fault if arguments.fault else f.listed or not arguments.listed)]
     for name, pair in pairs.items() if arguments.vllm else ():
         todo = [f for f in wanted if "probe" not in results.get(name, {}).get(f.name, {})]
@@ -182,18 +183,22 @@ def main(argv: Sequence[str] | None = None) -> int:
                 try:
                     engine = engine or Engine(arguments.vllm)
                     found = prove(pair, fault, engine, Path(scratch) / "drafter")
-                    pair.diagnose(found)
                 except RuntimeError as error:
                     found, engine = {"failed": str(error)}, None
+                else:
+                    pair.diagnose(found)
+                    made.add((name, fault.name))
             results.setdefault(name, {})[fault.name] = found
             arguments.results.write_text(json.dumps(results, indent=1) + "\n")
             print(json.dumps({name: {fault.name: proof_page.short(found)}}), flush=True)
     if engine is not None:
         engine.close()
     if arguments.table is not None:
+        if alone := [name for name, by_fault in results.items() if "probe" not in by_fault.get("right", {})]:
+            sys.exit(f"{arguments.results}: holds no right server of {', '.join(alone)}, which the others are held against; serve it (--fault right)")
         for name, pair in pairs.items():
-            for found in results.get(name, {}).values():
-                if "failed" not in found:
+            for fault_name, found in results.get(name, {}).items():
+                if "failed" not in found and (name, fault_name) not in made:
                     pair.weigh(found)
                     pair.diagnose(found)
         arguments.results.write_text(json.dumps(results, indent=1) + "\n")
