@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.envspec.engine import PREFIX
+from tests.envspec.engine import PREFIX, containers_of
 from tests.envspec.images.conftest import STACK, Pair, Workshop
 from tests.envspec.images.test_verify import run
 
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.docker
 
 
 def test_what_is_listed_is_imported_and_what_needs_the_driver_is_skipped_with_the_reason(workshop: Workshop, pair: Pair) -> None:
-    before = {container.id for container in workshop.client.containers.list(all=True)}
+    before = containers_of(workshop.client, pair.train) | containers_of(workshop.client, pair.infer)
     outcome = run("smoke", "--json", "--gpus", "none", pair.train, pair.infer)
     assert outcome.code == 0, outcome.out
     report = outcome.report
@@ -22,7 +22,7 @@ def test_what_is_listed_is_imported_and_what_needs_the_driver_is_skipped_with_th
     assert [host.summary.split(" in ")[0] for host in report.hosts if host.summary] == ["2 imported, 1 skipped"] * 2
     reason = "needs_gpu was skipped: it needs the driver's libcuda.so.1, which the container does not have"
     assert report.notes == (f"{pair.train}: {reason}", f"{pair.infer}: {reason}")
-    assert {container.id for container in workshop.client.containers.list(all=True)} == before
+    assert containers_of(workshop.client, pair.train) | containers_of(workshop.client, pair.infer) <= before
 
 
 def test_an_import_that_fails_hangs_or_dies_is_a_finding_with_pythons_own_words(workshop: Workshop, pair: Pair, tmp_path: Path) -> None:
