@@ -1,6 +1,6 @@
 """Speed and memory of the evaluation against speculators' own forward and against bare matrix products, in one run.
 
-    python bench/eagle3_bench.py [--dtype float32|bfloat16 ...] [--shape llama8b|small|kimi] [--parts a b c d kimi] [--threads N]
+    python bench/eagle3_bench.py [--dtype float32|bfloat16 ...] [--shape llama8b|small|kimi ...] [--only-catalogue] [--threads N]
 
 Runs in an interpreter that has torch, safetensors and speculators (`nox -s bench` makes one); without speculators the peer's
 lines are left out. Each part runs in a process of its own, so that peak memory is that part's.
