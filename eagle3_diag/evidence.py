@@ -221,30 +221,44 @@ def unknown_mean_likelihood(observed: Observed, predictions: Sequence[Prediction
 
 
 def exact_fit(observed: Observed, total: Walked) -> bool:
-    """Whether counters made by exactly these requests can be these: drafts equal, accepted within the drafts past requests' ends."""
+    """Whether counters made by exactly these requests can be these: drafts equal, accepted as far as known, and of what is past requests' ends no
+    more at a step than reached it."""
+    past = _past_ends(observed, total)
+    return observed.drafts == total.drafts and all(0 <= accepted <= reached for accepted, reached in zip(past.accepted, past.at_risk, strict=True))
+
+
+def _past_ends(observed: Observed, total: Walked) -> Served:
+    """The drafts past requests' ends, which nobody can predict but by rates: of those that reached each step (its own and the last one's accepted),
+    how many the counters hold, if the rest of them is as predicted."""
     assert observed.accepted_per_position is not None
-    inside = all(low <= seen <= high for low, seen, high in zip(total.low, observed.accepted_per_position, total.high, strict=True))
-    return observed.drafts == total.drafts and inside
+    accepted = tuple(seen - low for low, seen in zip(total.low, observed.accepted_per_position, strict=True))
+    open_ = [high - low for low, high in zip(total.low, total.high, strict=True)]
+    began = [now - before for before, now in zip([0, *open_[:-1]], open_, strict=True)]
+    return Served(accepted=accepted, at_risk=tuple(new + on for new, on in zip(began, (0.0, *accepted[:-1]), strict=True)))
 
 
 def same_likelihood(observed: Observed, prediction: Prediction, otherwise: float = OTHERWISE) -> float:
     """Log-likelihood of counters made by exactly these requests: exact, or (chance ``otherwise``) but for flips of a server that computes otherwise.
 
-    The tokens are given, and with them drafts + accepted drafts, so that the number of drafts tells nothing of its own.
+    The tokens are given, and with them drafts + accepted drafts, so that the number of drafts tells nothing of its own. Drafts past requests' ends
+    go on by the prediction's rates, either way.
     """
     assert observed.accepted_per_position is not None
     assert observed.drafts is not None
     if not prediction.explanation.exact:
         counts = _counts(observed)
         return _ways(counts) + chain_likelihood(counts, prediction)
-    total = prediction.totals[0]
-    variance = max(1.0, FLIPS * total.drafts)
-    log = math.log(otherwise)
-    for low, seen, high in zip(total.low, observed.accepted_per_position, total.high, strict=True):
-        off = min(0.0, seen - low) + max(0.0, seen - high)
-        log -= off * off / (2 * variance) + 0.5 * math.log(2 * math.pi * variance)
+    total, past = prediction.totals[0], _past_ends(observed, prediction.totals[0])
+    known = [(right + _PRIOR, risk - right + _PRIOR) for right, risk in zip(total.low, total.at_risk, strict=True)]
+    flips = max(1.0, FLIPS * total.drafts)
+    log, mean, variance, before = math.log(otherwise), 0.0, 0.0, 0
+    for low, seen, high, (a, b) in zip(total.low, observed.accepted_per_position, total.high, known, strict=True):
+        rate, reached = a / (a + b), mean + high - low - before
+        mean, variance, before = rate * reached, rate * (1 - rate) * reached + rate**2 * variance, high - low
+        log -= (seen - low - mean) ** 2 / (2 * (flips + variance)) + 0.5 * math.log(2 * math.pi * (flips + variance))
     if exact_fit(observed, total):
-        log = _log_sum([log, math.log(1 - otherwise)])
+        rates = sum(_beta_binomial(x, n, a, b) for x, n, (a, b) in zip(past.accepted, past.at_risk, known, strict=True))
+        log = _log_sum([log, math.log(1 - otherwise) + _ways(past) + rates])
     return log
 
 

@@ -24,8 +24,8 @@ INSTANCES = 4
 _BEHIND = 12.0
 #: The part of the samples that every explanation is tried on, in samples at least and as a share.
 _FIRST, _FIRST_SHARE = 4, 0.1
-#: Explanations carried on to all samples at most, and pairs tried at most.
-_CARRIED, _PAIRS = 8, 40
+#: Explanations carried on to all samples at most, of single ones and of pairs each; the same where exact counters tell them apart; pairs tried at most.
+_CARRIED, _MANY, _PAIRS = 8, 40, 40
 #: "None of these" with more than this probability calls for pairs.
 _UNFITTING = 0.3
 
@@ -119,9 +119,10 @@ class _Made:
         found = weigh(observed, part)  # by shares: a part of the requests has a part of the counts
         best = max(found.log_likelihood.values())
         standing = [e for e in explanations if e.served and found.log_likelihood[e.id] > best - _BEHIND]
-        single = sorted((e for e in standing if "+" not in e.id), key=lambda e: (-found.probability[e.id], e.id))[:_CARRIED]
-        # Exact counters single out the one pair that fits, however unlikely it was before: there are to be many to choose from.
-        pairs = sorted((e for e in standing if "+" in e.id), key=lambda e: (-found.log_likelihood[e.id], e.id))[: _PAIRS if same_requests else _CARRIED]
+        # Exact counters single out the one that fits, however unlikely it was before or by the part: there are to be many to choose from.
+        most, by = (_MANY, found.log_likelihood) if same_requests else (_CARRIED, found.probability)
+        single = sorted((e for e in standing if "+" not in e.id), key=lambda e: (-by[e.id], e.id))[:most]
+        pairs = sorted((e for e in standing if "+" in e.id), key=lambda e: (-found.log_likelihood[e.id], e.id))[:most]
         for explanation in (*single, *pairs):
             self.extend(explanation, self.all)
         everything = [self.prediction(e) for e in explanations]

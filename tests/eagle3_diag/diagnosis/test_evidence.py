@@ -110,6 +110,21 @@ def test_the_same_requests_are_exact_but_for_drafts_past_their_ends() -> None:
     assert weigh(observed(steps=4, drafts=total.drafts, accepted_per_position=off), made(), same_requests=True).probability["as-trained"] > 0.9
 
 
+def test_what_is_past_a_request_goes_on_only_from_what_reached_it() -> None:
+    """Two drafts past ends began at step 1; what the counters may hold there is a chain of its own, whose chances add up to one."""
+    total = Walked(low=[6, 3, 2], high=[6, 5, 4], at_risk=[10, 6, 3], drafts=10)
+    walk = Prediction(explanation=ENTRIES.explanations[0], walks=((total,),))
+    whole, fitting = 0.0, set()
+    for second in range(3, 7):
+        for third in range(2, 8):
+            seen = observed(steps=3, drafts=10, accepted_per_position=[6, second, third]) if third <= second else None
+            if seen is not None and exact_fit(seen, total):
+                fitting.add((second, third))
+                whole += math.exp(same_likelihood(seen, walk, 1e-12))
+    assert fitting == {(3, 2), (4, 2), (4, 3), (5, 2), (5, 3), (5, 4)}
+    assert whole == pytest.approx(1)
+
+
 def test_a_near_fit_is_a_fault_in_another_precision_but_not_in_float32() -> None:
     """A foreign embedding, of which only instances are known, gives counts that come near a known fault's by chance."""
     foreign = prediction(ENTRIES.get("embedding-foreign"), [0.42, 0.25, 0.2, 0.1], samples=10)
