@@ -83,3 +83,20 @@ def test_a_reader_that_goes_away_is_no_traceback() -> None:
     result = subprocess.run(["bash", "-c", command], cwd=ROOT, capture_output=True, text=True, check=False)
     assert result.stderr == ""
     assert len(result.stdout) == 10
+
+
+def test_a_reader_that_has_gone_ends_it_without_a_word() -> None:
+    """`envspec explain | head -0`: the shell's code for a broken pipe, nothing on stderr."""
+    with subprocess.Popen([sys.executable, "-m", "envspec", "explain"], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        assert process.wait(60) == 141
+
+
+def test_a_closed_stdout_is_no_error() -> None:
+    """Started with it closed, as some supervisors do: the work is done, the exit code tells."""
+    command = [sys.executable, "-m", "envspec", "explain"]
+    done = subprocess.run(["sh", "-c", 'exec "$@" >&-', "sh", *command], cwd=ROOT, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
