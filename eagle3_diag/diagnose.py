@@ -161,10 +161,16 @@ class _Case:
                 ratio = abs(logs[other] - logs[name])
                 return ratio < TELLING or (ratio < 2 * TELLING and not self.apart(name, other))
 
-            # Of the very requests, what predicts the counts exactly is apart from all that does not, however near that comes.
+            # Of the very requests, what predicts the counts exactly is apart from all that could and does not, however near that comes.
             exactly = self.same and exact_fit(self.observed, self.by_id[name].totals[0])
-            self._groups[name] = tuple(other for other in self.named if other != name and (not self.apart(name, other) if exactly else alike(other)))
+            possible = [other for other in self.named if other != name and not (exactly and self._contradicted(other))]
+            self._groups[name] = tuple(other for other in possible if alike(other))
         return self._groups[name]
+
+    def _contradicted(self, name: str) -> bool:
+        """Whether an explanation that predicts the very counts predicts others."""
+        prediction = self.by_id[name]
+        return prediction.explanation.exact and not exact_fit(self.observed, prediction.totals[0])
 
     def harmless(self, name: str) -> bool:
         """Whether it takes so little of the acceptance that nobody would look for it."""

@@ -10,7 +10,7 @@ from eagle3_diag.evidence import weigh
 from eagle3_diag.observed import observed
 from eagle3_diag.predict import Limits
 from eagle3_diag.survey import Survey
-from tests.eagle3_diag.diagnosis.cases import BAD, RIGHT, diagnosed, listed, prediction, profile
+from tests.eagle3_diag.diagnosis.cases import ALIKE, BAD, RIGHT, diagnosed, listed, prediction, profile
 
 
 def test_a_server_that_does_what_the_weights_allow() -> None:
@@ -106,13 +106,25 @@ def test_many_faults_that_one_number_cannot_tell_apart_stand_before_none_of_thes
 
 def test_the_same_requests_name_the_fault_exactly() -> None:
     entries = listed()
-    from tests.eagle3_diag.diagnosis.cases import prediction
-
     total = prediction(entries.get("layers-minus-1"), [0.31, 0.2, 0.1, 0.1]).totals[0]
     found = diagnosed(observed(steps=4, drafts=total.drafts, accepted_per_position=total.low), same=True)
     assert found.verdict == "wiring"
     assert "layers-minus-1" in (found.explanations[0].id, *found.explanations[0].indistinguishable)
     assert "exactly the 800 that were counted." in found.text[1]
+
+
+def test_what_the_very_counts_contradict_does_not_look_like_what_they_fit() -> None:
+    """Of faults with equal or neighbouring counts only those that give the counted ones are alike, and of a fault known by instances only what comes near."""
+    entries = listed()
+    near = [0.33, 0.2, 0.1, 0.1]
+    rates = {"as-trained": RIGHT, "layers-plus-1": BAD, "features-late": BAD, "layers-minus-1": ALIKE, "residual-flipped": near, "embedding-foreign": RIGHT}
+    made = tuple(prediction(entries.get(name), each) for name, each in rates.items())
+    total = made[1].totals[0]
+    seen = observed(steps=4, drafts=total.drafts, accepted_per_position=total.low)
+    survey = Survey(predictions=made, weighing=weigh(seen, made, same_requests=True))
+    found = diagnose(seen, survey, entries, Limits(covered=99, labelled=100, rates=tuple(RIGHT)), same_requests=True)
+    first = found.explanations[0]
+    assert {first.id, *first.indistinguishable} == {"layers-plus-1", "features-late", "layers-minus-1"}
 
 
 def test_a_claim_reached_only_under_another_wiring_is_a_training_convention() -> None:
