@@ -1,6 +1,7 @@
 """Make the demo: a target that plans ahead, an EAGLE-3 drafter trained for it by the real speculators, and stored samples.
 
     python train.py --out DIR [--seed 7] [--target-steps N] [--drafter-steps N]
+    python train.py --out DIR --target DIR [--seed 7] --more-samples N
 
 needs torch, transformers, tokenizers and speculators (``nox -s train-demo`` has them); 2 CPU cores are enough. The same seed
 gives the same bytes on the same machine and versions.
@@ -250,12 +251,12 @@ def write_drafter(drafter: Eagle3DraftModel, directory: Path) -> None:
 
 
 def write_samples(
-    model: LlamaForCausalLM, generator: torch.Generator, table_CBA: torch.Tensor, directory: Path
+    model: LlamaForCausalLM, generator: torch.Generator, table_CBA: torch.Tensor, directory: Path, count: int = SAMPLES
 ) -> None:
     """Held-out texts of different lengths, each its own greedy continuation, states in float16."""
     directory.mkdir()
-    for i in range(SAMPLES):
-        prompt, length = 10 + i, 68 + 28 * i // SAMPLES
+    for i in range(count):
+        prompt, length = 10 + i % SAMPLES, 68 + 28 * (i % SAMPLES) // SAMPLES
         tokens_BT = continue_greedily(model, _chain(generator, table_CBA, 1, prompt, noise=0.0), length)
         states_TLH = read_states(model, tokens_BT)[0]
         mask_T = torch.zeros(length, dtype=torch.int64)
@@ -279,7 +280,10 @@ def main() -> None:
     parser.add_argument("--target-steps", type=int, default=600)
     parser.add_argument("--drafter-steps", type=int, default=300)
     parser.add_argument("--target", type=Path, help="take this target (made by an earlier run) instead of training one")
+    parser.add_argument("--more-samples", type=int, metavar="N", help="train nothing: write N further samples of the target of an earlier run with this seed")
     arguments = parser.parse_args()
+    if arguments.more_samples is not None and arguments.target is None:
+        parser.error("--more-samples are of a target that is there; name it with --target")
     torch.manual_seed(arguments.seed)
     torch.set_num_threads(1)  # sums in another order would train another pair
     torch.use_deterministic_algorithms(True)
@@ -294,17 +298,23 @@ def main() -> None:
         else:
             shutil.copytree(arguments.target, made / "target")
         target = LlamaForCausalLM.from_pretrained(made / "target", dtype=torch.float32).eval()
-        generator.manual_seed(arguments.seed + 1)
-        write_samples(target, generator, table_CBA, made / "samples")
-        generator.manual_seed(arguments.seed + 2)
-        torch.manual_seed(arguments.seed + 2)  # the drafter's first weights, whether the target was trained just now or not
-        drafter = train_drafter(target, made / "target", generator, table_CBA, arguments.drafter_steps)
-        write_drafter(drafter, made / "drafter")
-        for part in ("target", "drafter", "samples"):
+        if arguments.more_samples is not None:
+            generator.manual_seed(arguments.seed + 3)
+            write_samples(target, generator, table_CBA, made / "samples", arguments.more_samples)
+            parts = ("samples",)
+        else:
+            generator.manual_seed(arguments.seed + 1)
+            write_samples(target, generator, table_CBA, made / "samples")
+            generator.manual_seed(arguments.seed + 2)
+            torch.manual_seed(arguments.seed + 2)  # the drafter's first weights, whether the target was trained just now or not
+            drafter = train_drafter(target, made / "target", generator, table_CBA, arguments.drafter_steps)
+            write_drafter(drafter, made / "drafter")
+            parts = ("target", "drafter", "samples")
+        for part in parts:
             shutil.rmtree(arguments.out / part, ignore_errors=True)
             (made / part).rename(arguments.out / part)
-    total = sum(path.stat().st_size for part in ("target", "drafter", "samples") for path in (arguments.out / part).iterdir())
-    print(f"target, drafter and samples: {total / 1e6:.2f} MB")
+    total = sum(path.stat().st_size for part in parts for path in (arguments.out / part).iterdir())
+    print(f"{', '.join(parts)}: {total / 1e6:.2f} MB")
 
 
 if __name__ == "__main__":

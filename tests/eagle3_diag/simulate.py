@@ -4,8 +4,8 @@
 
 Every second sample is the tool's, the others are traffic: a served count is made by drawing whole requests from them, with repetition,
 until so many verifications are counted. Faults are those of the catalogue (contents that nobody knows are drawn anew), two at once, and some
-that no catalogue holds. Without ``--pair`` the shipped demo is taken; pairs can be trained with ``eagle3_diag/demo/train.py`` and more samples made
-with ``eagle3-diag record``.
+that no catalogue holds. Without ``--pair`` the shipped demo is taken; ``eagle3_diag/demo/train.py`` trains pairs and, with ``--more-samples``, makes more
+samples of them.
 """
 
 from __future__ import annotations
