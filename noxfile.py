@@ -81,8 +81,9 @@ def _interpreter_with_torch() -> str | None:
 
 def _download_size(session: nox.Session, *requirements: str) -> str:
     """What installing these would download, as pip plans it: `207 MB in 12 files`."""
-    plan = session.run("python", "-m", "pip", "install", "-q", "--dry-run", "--report", "-", *requirements, silent=True)
-    urls = [item["download_info"]["url"] for item in json.loads(plan or "{}").get("install", [])]
+    plan = Path(session.create_tmp()) / "plan.json"  # not pip's output, which may hold warnings of its own
+    session.run("python", "-m", "pip", "install", "-q", "--dry-run", "--report", str(plan), *requirements, silent=True)
+    urls = [item["download_info"]["url"] for item in json.loads(plan.read_text("utf-8"))["install"]]
     total = 0
     for url in urls:
         try:
