@@ -14,8 +14,10 @@ import inspect
 import logging
 import os
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 
@@ -244,28 +246,35 @@ def register() -> None:
     try:
         from vllm.v1.spec_decode.llm_base_proposer import SpecDecodeBaseProposer as Proposer
 
-        load = Proposer.load_model
+        begin, load = Proposer.__init__, Proposer.load_model
         if getattr(load, "eagle3_diag", False):
             return
+        known = inspect.signature(begin)
+        runners: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
+
+        def __init__(self: Any, *arguments: Any, **named: Any) -> None:
+            begin(self, *arguments, **named)
+            with suppress(Exception):  # the proposer is told its runner and does not keep it
+                runners[self] = known.bind(self, *arguments, **named).arguments["runner"]
 
         def load_model(self: Any, *arguments: Any, **named: Any) -> Any:
             result = load(self, *arguments, **named)
-            _attach_when_loaded(self, folder)
+            _attach_when_loaded(runners.get(self), folder)
             return result
 
         load_model.eagle3_diag = True  # type: ignore[attr-defined]
-        Proposer.load_model = load_model
+        Proposer.__init__, Proposer.load_model = __init__, load_model
     except Exception as error:  # another vLLM: it starts as if this were not here
         _log.warning("eagle3-diag cannot capture in this vLLM (%s: %s)", type(error).__name__, error)
 
 
-def _attach_when_loaded(proposer: Any, folder: str) -> None:
+def _attach_when_loaded(runner: Any, folder: str) -> None:
     try:
         import atexit
 
         only = tuple(filter(None, os.environ.get(f"{VARIABLE}_ONLY", "").split(",")))
         bounds = {"max_requests": int(os.environ.get(f"{VARIABLE}_REQUESTS", MAX_REQUESTS)), "max_bytes": int(os.environ.get(f"{VARIABLE}_BYTES", MAX_BYTES))}
-        tap = attach(proposer.runner, folder, wanted=only, **bounds)
+        tap = attach(runner, folder, wanted=only, **bounds)
         atexit.register(tap.detach)
         _log.warning("eagle3-diag captures what the drafter is fed into %s", folder)
     except Exception as error:

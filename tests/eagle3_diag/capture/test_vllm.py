@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import sys
+from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +16,7 @@ from safetensors.torch import load_file
 from eagle3_diag.captures import read_captures
 from eagle3_diag.serving.capture_store import Call, Store
 from eagle3_diag.serving.vllm import Capture, register
-from tests.eagle3_diag.capture.standin import DRAFTER, SAMPLES, STEPS, Vllm, features_of
+from tests.eagle3_diag.capture.standin import DRAFTER, SAMPLES, STEPS, Vllm, VllmDrafter, features_of
 
 
 class Worker(Capture):
@@ -75,6 +77,40 @@ def test_the_plug_in_is_harmless_where_vllm_is_another(monkeypatch: pytest.Monke
     monkeypatch.setenv("EAGLE3_DIAG_CAPTURE", str(tmp_path))
     register()
     assert "cannot capture in this vLLM" in caplog.text
+
+
+def test_the_plug_in_learns_the_runner_that_the_proposer_does_not_keep(served: Vllm, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """vLLM 0.27 to 0.32: ``SpecDecodeBaseProposer`` is given its runner and stores none; the runner names it its drafter before the model is loaded."""
+
+    class Base(VllmDrafter):
+        def __init__(self, vllm_config: Any, device: Any, pass_hidden_states_to_model: bool, runner: Any = None) -> None:
+            super().__init__(DRAFTER)
+
+        def load_model(self, target_model: Any) -> str:
+            return f"loaded for {target_model}"
+
+    class Eagle(Base):
+        def __init__(self, vllm_config: Any, device: Any, runner: Any = None) -> None:
+            super().__init__(vllm_config, device, pass_hidden_states_to_model=True, runner=runner)
+
+    module = ModuleType("vllm.v1.spec_decode.llm_base_proposer")
+    module.SpecDecodeBaseProposer = Base  # type: ignore[attr-defined]
+    for name in ("vllm", "vllm.v1", "vllm.v1.spec_decode"):
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    ended: list[Callable[[], None]] = []
+    monkeypatch.setattr("atexit.register", ended.append)
+    monkeypatch.setenv("EAGLE3_DIAG_CAPTURE", str(tmp_path))
+    plain = served.serve("x", SAMPLES[0])
+    register()
+    register()  # vLLM calls it in every process, and may call it again
+    served.runner.drafter = served.drafter = Eagle(None, None, served.runner)
+    assert served.drafter.load_model("target") == "loaded for target"
+    assert served.serve("req-1", SAMPLES[0]) == plain
+    (detach,) = ended
+    detach()
+    (found,) = read_captures(tmp_path)
+    assert [row for row in found.drafts_CK.tolist() if row != [-1] * STEPS] == plain
 
 
 def test_only_chosen_requests_and_no_more_than_allowed(served: Vllm, tmp_path: Path) -> None:
