@@ -268,16 +268,19 @@ def peers(session: nox.Session) -> None:
 
 @nox.session(python="3.11")
 def prove(session: nox.Session) -> None:
-    """Serve drafters wired wrong on purpose with the real vLLM and see what the tool names, a minute or two a server: -- [--pair NAME=DIR ...] [--table PAGE]."""
+    """Serve drafters wired wrong on purpose with the real vLLM and see what the tool names, a minute or two a server: -- [http] [--pair NAME=DIR ...] [--table PAGE]."""
     session.install("-q", *TORCH)
     arguments = list(session.posargs)
-    if "--pair" not in arguments:
+    over_http = _flag(arguments, "http")
+    if not over_http and "--pair" not in arguments:
         arguments += ["--pair", f"demo={DEMO}"]
     if "--results" not in arguments:
         (ROOT / "build").mkdir(exist_ok=True)
-        arguments += ["--results", str(ROOT / "build" / "proof.json")]
+        arguments += ["--results", str(ROOT / "build" / ("proof-http.json" if over_http else "proof.json"))]
+    if "--vllm" not in arguments:
+        arguments += ["--vllm", _vllm(session)]
     environment = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "2"}
-    session.run("python", "-m", "tests.peers.prove_diagnosis", "--vllm", _vllm(session), *arguments, env=environment)
+    session.run("python", "-m", f"tests.peers.{'prove_http' if over_http else 'prove_diagnosis'}", *arguments, env=environment)
 
 
 @nox.session(python="3.11")

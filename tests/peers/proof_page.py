@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +24,15 @@ def short(found: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def write(page: Path, results: Results) -> None:
-    """Replace the page's last section."""
-    text = page.read_text("utf-8")
-    page.write_text(text[: text.index(HEADING)] + HEADING + "\n\n" + "\n".join(section(results)), "utf-8")
+    """Write the results' section of the page anew."""
+    replace(page, HEADING, section(results))
+
+
+def replace(page: Path, heading: str, lines: Iterable[str]) -> None:
+    """Replace a page's section, from its heading to the next one of the same rank."""
+    before, _, rest = page.read_text("utf-8").partition(heading + "\n")
+    _, mark, after = rest.partition("\n## ")
+    page.write_text(before + heading + "\n\n" + "\n".join(lines) + "\n" + mark + after, "utf-8")
 
 
 def section(results: Results) -> Iterator[str]:

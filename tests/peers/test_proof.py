@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from eagle3_diag.catalogue import AS_TRAINED
-from tests.peers import proof_page
+from tests.peers import proof_page, prove_http
 from tests.peers.faults import FAULTS
 from tests.peers.judge import chance_of_no_difference, differs, named
 
@@ -50,3 +50,23 @@ def test_the_page_counts_what_it_lists(tmp_path: Path) -> None:
     assert len(re.findall(r"\(wrong\)", text)) == 3
     assert [line.split("|")[1].strip() for line in text.splitlines() if line.startswith(("| layers +1", "| norms"))] == ["layers +1", "norms swapped"]
     assert {f.name for f in FAULTS} >= {"right", "layers +1", "norms swapped"}
+
+
+def test_a_section_is_replaced_and_the_next_one_stays(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(f"# Title\n\n{prove_http.HEADING}\n\nold\n\n{proof_page.HEADING}\n\nkept\n\n### below\n")
+    proof_page.replace(page, prove_http.HEADING, ["new"])
+    assert page.read_text() == f"# Title\n\n{prove_http.HEADING}\n\nnew\n\n{proof_page.HEADING}\n\nkept\n\n### below\n"
+    proof_page.replace(page, proof_page.HEADING, ["newer"])
+    assert page.read_text() == f"# Title\n\n{prove_http.HEADING}\n\nnew\n\n{proof_page.HEADING}\n\nnewer\n"
+
+
+def test_over_http_a_fault_is_named_and_only_right_wiring_is_cleared() -> None:
+    def asked(first: str, verdict: str) -> dict[str, object]:
+        said: dict[str, object] = {"verdict": verdict, "named": first, "group": [first], "probability": 0.9}
+        return {"counters": said | {"agreeing": 63, "answered": 64}, "stream": said, "same": said, "seconds": {"start": 41.2, "asked": 12.0}}
+
+    results = {"1.2": {"right": asked(AS_TRAINED, "quality"), "layers +1": asked("layers-plus-1", "quality"), "norms swapped": {"failed": "it ended"}}}
+    lines = [line.split(" | ") for line in prove_http.section(results) if line.startswith("|")]
+    assert lines[2] == ["| 1.2", "probe, by counters", "named, 63 of 64", "`layers-plus-1` (wrong), 63 of 64", "did not serve", "41, 12 |"]
+    assert len(lines) == 5
