@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from packaging.version import Version
 
 from eagle3_diag import demo
 from eagle3_diag.catalogue import AS_TRAINED
@@ -96,14 +97,12 @@ def section(results: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> Iterator[
     yield f"The pair `demo` through vLLM's own HTTP server on a CPU, {servers} servers, each asked in three ways, by the commands as people type them:"
     yield "the truth was named, alone or in its group, and right wiring alone was cleared; for a probe, how many of 64 answers what it named predicted."
     yield ""
-    yield "| vLLM | asked by | " + " | ".join(names) + " | seconds to start, to ask |"
-    yield "|---|---|" + "---|" * (len(names) + 1)
-    for version, by in results.items():
+    yield "| vLLM | asked by | " + " | ".join(names) + " |"
+    yield "|---|---|" + "---|" * len(names)
+    for version, by in sorted(results.items(), key=lambda item: Version(item[0])):
         for way, title in WAYS.items():
             cells = [_cell(by.get(name), way, expected[name]) for name in names]
-            times = [found["seconds"] for found in by.values() if "failed" not in found]
-            spent = "" if way != "counters" or not times else f"{max(t['start'] for t in times):.0f}, {max(t['asked'] for t in times):.0f}"
-            yield f"| {version if way == 'counters' else ''} | {title} | " + " | ".join(cells) + f" | {spent} |"
+            yield f"| {version if way == 'counters' else ''} | {title} | " + " | ".join(cells) + " |"
 
 
 def _cell(found: Mapping[str, Any] | None, way: str, ids: Sequence[str]) -> str:

@@ -68,5 +68,5 @@ def test_over_http_a_fault_is_named_and_only_right_wiring_is_cleared() -> None:
 
     results = {"1.2": {"right": asked(AS_TRAINED, "quality"), "layers +1": asked("layers-plus-1", "quality"), "norms swapped": {"failed": "it ended"}}}
     lines = [line.split(" | ") for line in prove_http.section(results) if line.startswith("|")]
-    assert lines[2] == ["| 1.2", "probe, by counters", "named, 63 of 64", "`layers-plus-1` (wrong), 63 of 64", "did not serve", "41, 12 |"]
+    assert lines[2] == ["| 1.2", "probe, by counters", "named, 63 of 64", "`layers-plus-1` (wrong), 63 of 64", "did not serve |"]
     assert len(lines) == 5
