@@ -152,6 +152,18 @@ def test_a_near_tie_that_falls_the_other_way_accuses_nobody() -> None:
     assert float(probe.belief(of, probe.evidence(of, {row.id: quantised[row.id] for row in of.rows[:64]})).probability_E[2]) > 0.99
 
 
+@pytest.mark.parametrize(("off", "named"), [(2, "as-trained"), (4, "as-trained"), (5, "features-quantised-int8"), (12, "features-quantised-int8")])
+def test_a_rounding_is_not_named_for_a_few_near_ties(off: int, named: str) -> None:
+    """Of 64 answers those in near ties are a rounding's: another precision answers a few of them so, the rounding itself all that there are."""
+    right = [r % (STEPS + 1) for r in range(64)]
+    rounded = [(run + 1) % (STEPS + 1) if r < off else run for r, run in enumerate(right)]
+    of = table([right, rounded])
+    of = Table(STEPS, of.rows, [of.explanations[0], replace(of.explanations[1], id="features-quantised-int8")], of.chances)
+    assert of.explanations[0].id == "as-trained"
+    seen = probe.belief(of, probe.evidence(of, replies(of, rounded)))
+    assert of.explanations[seen.best].id == named
+
+
 def test_near_ties_are_asked_less_of_a_server_that_flips() -> None:
     right, rounded = [5] * 20, [5] * 10 + [2] * 10
     of = table([right, [4] * 20, rounded])
@@ -181,6 +193,22 @@ def test_an_explanation_of_unknown_content_competes_with_its_shares() -> None:
     seen = probe.belief(wider, probe.evidence(wider, replies(wider, mostly)))
     assert wider.explanations[seen.best].id == "foreign"
     assert seen.unknown < 0.05
+
+
+def test_what_instances_hardly_tell_is_no_name() -> None:
+    """Shares that fit the answers a little better than chance: other content of that kind would not be so vague."""
+    drawn = random.Random(1)
+    of = table([[drawn.randint(0, STEPS) for _ in range(64)] for _ in range(4)])
+    often = [drawn.randint(0, STEPS) for _ in range(64)]
+    found = {}
+    for told in (0.25, 0.9):
+        chance_RA = torch.full((64, STEPS + 1), (1 - told) / (STEPS + 1))
+        chance_RA[torch.arange(64), torch.tensor(often)] += told
+        wider = of.extended([replace(explanation("foreign", exact=False), prior=0.04)], [chance_RA[None]])
+        seen = [run if drawn.random() < told else drawn.randint(0, STEPS) for run in often]
+        found[told] = probe.belief(wider, probe.evidence(wider, replies(wider, seen)))
+    assert found[0.25].unknown > 0.5
+    assert float(found[0.9].probability_E[4]) > 0.95
 
 
 def test_now_and_then_a_row_is_asked_that_all_predict_alike() -> None:
