@@ -65,6 +65,8 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
                     service.terminate()
         finally:
             podman("image", "rm", "--all", "--force")
+            if os.path.ismount(folder / "root" / "overlay"):  # podman mounts its store onto itself, and pytest could not remove it later
+                subprocess.run(["umount", str(folder / "root" / "overlay")], check=False)
             podman("unshare", "rm", "-rf", str(folder / "root")) if os.geteuid() else shutil.rmtree(folder / "root", ignore_errors=True)
 
 
