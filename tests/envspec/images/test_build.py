@@ -478,7 +478,9 @@ def test_a_base_without_the_locks_python(shop: Shop, tmp_path: Path) -> None:
 @pytest.mark.docker
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_build_leaves_no_name_and_no_builder(shop: Shop, number: signal.Signals) -> None:
-    command = [sys.executable, "-m", "envspec", "images", "build", str(SMALL), "--base", BASE, "--offline", str(shop.wheels), "--tag", f"{PREFIX}-stopped", "--no-cache"]
+    build_it = [sys.executable, "-m", "envspec", "images", "build", str(SMALL), "--base", BASE, "--offline", str(shop.wheels), "--tag", f"{PREFIX}-stopped", "--no-cache"]
+    # A shell's background jobs ignore SIGINT and hand that on to all that they start, these tests among them.
+    command = ["env", "--default-signal=INT", *build_it]
     with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         said = []
