@@ -232,9 +232,13 @@ def _past_ends(observed: Observed, total: Walked) -> Served:
     how many the counters hold, if the rest of them is as predicted."""
     assert observed.accepted_per_position is not None
     accepted = tuple(seen - low for low, seen in zip(total.low, observed.accepted_per_position, strict=True))
+    return Served(accepted=accepted, at_risk=tuple(new + on for new, on in zip(_began(total), (0.0, *accepted[:-1]), strict=True)))
+
+
+def _began(total: Walked) -> list[int]:
+    """At each step, the drafts whose request ended there, so that nothing is known of them from it on."""
     open_ = [high - low for low, high in zip(total.low, total.high, strict=True)]
-    began = [now - before for before, now in zip([0, *open_[:-1]], open_, strict=True)]
-    return Served(accepted=accepted, at_risk=tuple(new + on for new, on in zip(began, (0.0, *accepted[:-1]), strict=True)))
+    return [now - before for before, now in zip([0, *open_[:-1]], open_, strict=True)]
 
 
 def same_likelihood(observed: Observed, prediction: Prediction, otherwise: float = OTHERWISE) -> float:
@@ -251,11 +255,11 @@ def same_likelihood(observed: Observed, prediction: Prediction, otherwise: float
     total, past = prediction.totals[0], _past_ends(observed, prediction.totals[0])
     known = [(right + _PRIOR, risk - right + _PRIOR) for right, risk in zip(total.low, total.at_risk, strict=True)]
     flips = max(1.0, FLIPS * total.drafts)
-    log, mean, variance, before = math.log(otherwise), 0.0, 0.0, 0
-    for low, seen, high, (a, b) in zip(total.low, observed.accepted_per_position, total.high, known, strict=True):
-        rate, reached = a / (a + b), mean + high - low - before
-        mean, variance, before = rate * reached, rate * (1 - rate) * reached + rate**2 * variance, high - low
-        log -= (seen - low - mean) ** 2 / (2 * (flips + variance)) + 0.5 * math.log(2 * math.pi * (flips + variance))
+    log, mean, variance = math.log(otherwise), 0.0, 0.0
+    for accepted, began, (a, b) in zip(past.accepted, _began(total), known, strict=True):
+        rate, reached = a / (a + b), mean + began
+        mean, variance = rate * reached, rate * (1 - rate) * reached + rate**2 * variance
+        log -= (accepted - mean) ** 2 / (2 * (flips + variance)) + 0.5 * math.log(2 * math.pi * (flips + variance))
     if exact_fit(observed, total):
         rates = sum(_beta_binomial(x, n, a, b) for x, n, (a, b) in zip(past.accepted, past.at_risk, known, strict=True))
         log = _log_sum([log, math.log(1 - otherwise) + _ways(past) + rates])

@@ -34,7 +34,7 @@ UNSTEADY, _MOST_UNSTEADY = 10.0, 0.5
 #: right wiring: another precision does the same (bfloat16, three pairs: at most 2 of 64 answers; weights in fp8: 12 to 30).
 _ANSWERS_PER_NEAR_TIE = 16
 #: Nats an answer that an explanation known by instances alone must tell more than that anything may happen; less is likeness by chance. Foreign embeddings
-#: tell 0.6 to 1.3 (vLLM, three pairs), noise on the weights 0.1 or less.
+#: tell about 1.3 (vLLM, three pairs), noise on the weights 0.1 or less.
 _TOLD = 0.2
 #: Beyond what precision does: the server is like an explanation, but is not it.
 _FAR = (0.06, 0.1, 0.15, 0.2, 0.3, 0.4)

@@ -90,7 +90,7 @@ def _serve_samples(url: str) -> None:
 
 
 def section(results: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> Iterator[str]:
-    """Lines of the section: what was asked, the sums, a line for each version and way."""
+    """Lines of the section: what was asked, then a line for each version and way."""
     names = [f.name for f in FAULTS if any(f.name in by for by in results.values())]
     expected = {f.name: f.ids for f in FAULTS}
     servers = sum(len(by) for by in results.values())
@@ -106,8 +106,10 @@ def section(results: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> Iterator[
 
 
 def _cell(found: Mapping[str, Any] | None, way: str, ids: Sequence[str]) -> str:
-    if found is None or "failed" in found:
-        return "-" if found is None else "did not serve"
+    if found is None:
+        return "-"
+    if "failed" in found:
+        return "did not serve"
     said = found[way]
     right = named(said, ids) and (said["verdict"] == "quality") == (ids == (AS_TRAINED,))
     rows = f", {said['agreeing']} of {said['answered']}" if "answered" in said else ""
