@@ -991,14 +991,17 @@ def read_direct_url(path: str, problems: list[dict[str, str]]) -> dict[str, Any]
 
 def record_lines(data: bytes) -> tuple[list[bytes], int]:
     """RECORD's rows as ``path,hash,size``, sorted, without quoting and bytecode; and how many rows could not be read."""
-    if b"\r\n" in data:  # the csv module writes it
-        data = data.replace(b"\r", b"")
-    every = data.split(b"\n")
-    while every and not every[-1]:
-        every.pop()
-    lines = [line for line in every if line[-6:] != b".pyc,,"]  # an installer's own bytecode; a quarter of the time of `in`
-    if data.count(b".pyc,") != len(every) - len(lines):
-        lines = [line for line in lines if b".pyc," not in line]
+    if b"\r" in data:  # the csv module ends its lines with one
+        data = data.replace(b"\r\n", b"\n")
+    lines = data.split(b"\n")
+    while lines and not lines[-1]:
+        lines.pop()
+    bytecode = data.count(b".pyc,")
+    if bytecode:  # an installer's own
+        every = lines
+        lines = [line for line in every if line[-6:] != b".pyc,,"]  # a quarter of the time of `in`
+        if bytecode != len(every) - len(lines):
+            lines = [line for line in lines if b".pyc," not in line]
     lines.sort()
     first, last = block(lines, b",")
     broken = first != last or b"\0" in data or b'"' in data
@@ -1664,14 +1667,18 @@ def gnu_hash(name: bytes) -> int:
 # torch, without importing it
 
 
-def read_torch(found: Distributions, out: dict[str, Any], reasons: list[str]) -> None:
-    """The section ``torch``: the copy an import would find, from ``version.py`` and its libraries."""
-    folder = None
+def torch_folder(found: Distributions) -> str | None:
+    """The directory of the torch that an import would find."""
     for entry in found.path.entries:
         candidate = os.path.join(entry["path"], "torch")
         if entry["kind"] == "directory" and os.path.isfile(os.path.join(candidate, "__init__.py")):
-            folder = candidate
-            break
+            return candidate
+    return None
+
+
+def read_torch(found: Distributions, out: dict[str, Any], reasons: list[str]) -> None:
+    """The section ``torch``: the copy an import would find, from ``version.py`` and its libraries."""
+    folder = torch_folder(found)
     if folder is None:
         return
     version_py = read_bytes(os.path.join(folder, "version.py"), limit=1 << 20)
@@ -2047,14 +2054,64 @@ def version_of(component: str, value: Any) -> str | None:
     return "%d.%d.%d" % (value // 1000, value % 1000 // 100, value % 100)
 
 
+def libraries_by_place(entries: list[dict[str, Any]]) -> set[tuple[str, str]]:
+    """(component, path) of what lies where NVIDIA's wheels put their libraries, found without any RECORD."""
+    out = set()
+    for entry in entries:
+        if entry["kind"] != "directory" or entry["origin"] == "stdlib":
+            continue
+        vendor = os.path.join(entry["path"], "nvidia")
+        try:
+            folders = [os.path.join(vendor, name, "lib") for name in listing(vendor)]
+            found = [(folder, name) for folder in folders for name in listing(folder)]
+        except UnreadableError:
+            continue  # RECORD tells of them later
+        for folder, name in found:
+            match = GPU_LIBRARY.match(name)
+            if match:
+                out.add((match.group(1), os.path.join(folder, name)))
+    return out
+
+
+def ask_in_rounds(wanted: Iterable[tuple[str, str]], seconds: float) -> dict[tuple[str, str], dict[str, Any]]:
+    """What each library says, as ``version`` or ``note``; those of the ninth copy of a component and on are left out."""
+    # A process holds one library per soname, so a second copy of a component needs a second process.
+    rounds: list[list[tuple[str, str]]] = []
+    for component, path in sorted(wanted):
+        for batch in rounds:
+            if all(component != other for other, _ in batch):
+                batch.append((component, path))
+                break
+        else:
+            rounds.append([(component, path)])
+    out: dict[tuple[str, str], dict[str, Any]] = {}
+    for batch in rounds[:8]:
+        left = batch
+        while left:
+            answers, why = ask_libraries(left, seconds)
+            for key, answer in answers.items():
+                out[key] = {"version": version_of(key[0], answer.get("value"))}
+                if out[key]["version"] is None:
+                    out[key]["note"] = answer.get("error", "it did not tell its version")
+            unanswered = [key for key in left if key not in answers]
+            if unanswered:
+                out[unanswered[0]] = {"note": why or "it did not tell its version"}
+            left = unanswered[1:]  # a library that kills the process does not hide those after it
+    return out
+
+
 def read_libraries(
-    found: Distributions, torch: str | None, seconds: float, out: dict[str, Any], reasons: list[str]
+    found: Distributions, ready: threading.Event, seconds: float, out: dict[str, Any], reasons: list[str]
 ) -> None:
     """The section ``libraries``: the GPU libraries of the environment and of LD_LIBRARY_PATH, by their own word.
 
+    cuBLAS alone takes a tenth of a second to load, so those at their usual place are asked while the distributions are
+    still being read; ``ready`` is set when these are known, and with them who owns what and what lies elsewhere.
     ``seconds`` bounds each process that loads some.
     """
     out["libraries"] = []
+    answers = ask_in_rounds(libraries_by_place(found.path.entries), seconds)
+    ready.wait()
     records: dict[tuple[str, str], dict[str, Any]] = {}
     for location in found.locations:
         for index, where in location.natives:
@@ -2065,6 +2122,7 @@ def read_libraries(
                 owners = [dist["name"]] if key not in records else [records[key]["owner"], dist["name"]]
                 records[key] = {"owner": " + ".join(owners), "declared": dist["version"]}
     folders = [item for item in os.environ.get("LD_LIBRARY_PATH", "").split(":") if item]
+    torch = torch_folder(found)
     folders += [os.path.join(torch, "lib")] if torch else []
     for folder in folders:
         try:
@@ -2076,31 +2134,9 @@ def read_libraries(
             path = os.path.join(folder, name)
             if match and not os.path.islink(path):
                 records.setdefault((match.group(1), path), {})
-    # A process holds one library per soname, so a second copy of a component needs a second process.
-    rounds: list[list[tuple[str, str]]] = []
-    for component, path in sorted(records):
-        for batch in rounds:
-            if all(component != other for other, _ in batch):
-                batch.append((component, path))
-                break
-        else:
-            rounds.append([(component, path)])
-    for batch in rounds[:8]:
-        left = batch
-        while left:
-            answers, why = ask_libraries(left, seconds)
-            for key, answer in answers.items():
-                record = records.get(key)
-                if record is not None:
-                    record["version"] = version_of(key[0], answer.get("value"))
-                    if record["version"] is None:
-                        record["note"] = answer.get("error", "it did not tell its version")
-            unanswered = [key for key in left if key not in answers]
-            if unanswered:
-                records[unanswered[0]]["note"] = why or "it did not tell its version"
-            left = unanswered[1:]  # a library that kills the process does not hide those after it
+    answers.update(ask_in_rounds([key for key in records if key not in answers], seconds))
     for (component, path), record in sorted(records.items()):
-        out["libraries"].append(dict(record, component=component, path=path))
+        out["libraries"].append(dict(record, component=component, path=path, **answers.get((component, path), {})))
 
 
 def read_loader(out: dict[str, Any], reasons: list[str]) -> None:
@@ -2601,11 +2637,13 @@ def main(request: dict[str, Any] | None = None) -> dict[str, Any]:
     path = SearchPath()
     sections.run("path", lambda out, reasons: path.read(python, out, reasons))
     found = Distributions(path, python, sections)
+    ready = threading.Event()
+    finish_libraries = sections.start("libraries", lambda out, reasons: read_libraries(found, ready, 0.8 * seconds, out, reasons))
     bound = seconds * (len(path.entries) + 2)
     sections.run("distributions", found.read, bound)
+    ready.set()
     sections.run("torch", lambda out, reasons: read_torch(found, out, reasons))
     torch = sections.found.get("torch", {}).get("location")
-    finish_libraries = sections.start("libraries", lambda out, reasons: read_libraries(found, torch, 0.8 * seconds, out, reasons))
     sections.run("extensions", lambda out, reasons: read_extensions(found, python, torch, out, reasons))
     sections.run("loader", read_loader)
     sections.run("toolkit", read_toolkits)

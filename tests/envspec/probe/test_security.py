@@ -188,7 +188,10 @@ def test_a_library_that_kills_its_process_hides_no_other(tmp_path: Path, monkeyp
     answers[1] = ({("nccl", str(folder / "libnccl.so.2")): {"value": 22705}}, "")
     monkeypatch.setenv("LD_LIBRARY_PATH", str(folder))
     out: dict[str, list[dict[str, object]]] = {}
-    probe.read_libraries(probe.Distributions(probe.SearchPath(), None, probe.Sections(1)), None, 8.0, out, [])  # type: ignore[arg-type]
+    ready = threading.Event()
+    ready.set()
+    found = probe.Distributions(probe.SearchPath(), None, probe.Sections(1))  # type: ignore[arg-type]
+    probe.read_libraries(found, ready, 8.0, out, [])
     assert [(item["component"], item.get("version"), item.get("note")) for item in out["libraries"]] == [
         ("cudart", None, "ended with status -11"),
         ("nccl", "2.27.5", None),
