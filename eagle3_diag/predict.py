@@ -8,7 +8,7 @@ Dimension suffixes as in ``drafter.py``.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -28,6 +28,9 @@ from eagle3_diag.samples.interface import Sample
 from eagle3_diag.target import Target
 from eagle3_diag.wiring import Wiring
 
+#: Requests whose walks are lived through side by side: each holds its keys until it ends.
+_LIVED = 32
+
 
 @dataclass
 class Loaded:
@@ -36,7 +39,7 @@ class Loaded:
     ``labels_N`` int64: the target's argmax at every position from the first response on, -1 before. ``states``: by layer input, in
     stored precision. ``final_NH``: what the target's head is applied to; ``unnormed_NH`` the same before the norm, where stored so.
     ``responses``: half-open ranges. ``normed``: whether the stored final state is after the target's norm. ``differ``: response tokens that
-    are not the target's choice by the stored final state.
+    are not the target's choice by the stored final state. ``begun``, ``matched``: what one drafter made of it under right wiring, kept.
     """
 
     name: str
@@ -50,6 +53,7 @@ class Loaded:
     normed: bool
     differ: int
     begun: dict[Wiring, tuple[torch.Tensor, Prefix, Drafts]] = field(default_factory=dict, repr=False)
+    matched: tuple[torch.Tensor, torch.Tensor] | None = field(default=None, repr=False)
 
     @property
     def rows_R(self) -> torch.Tensor:
@@ -244,15 +248,21 @@ class Predictor:
     def walk(self, loaded: Loaded, explanation: Explanation) -> Walked:
         """What the counters of a server decoding these requests greedily would say."""
         if explanation.path_dependent:
-            return self._walk_lived(loaded, explanation.wiring(self.right))
+            return self._walk_lived([loaded], explanation.wiring(self.right))[0]
         return self._walk_read(loaded, self._matches(loaded, explanation.wiring(self.right), loaded.rows_R))
 
     def predict(self, loaded: Loaded, explanation: Explanation) -> tuple[Walked, Runs]:
         """Both at the price of one."""
-        rows_R = loaded.rows_R
-        matches_R = self._matches(loaded, explanation.wiring(self.right), rows_R)
-        walked = self._walk_lived(loaded, explanation.wiring(self.right)) if explanation.path_dependent else self._walk_read(loaded, matches_R)
-        return walked, self._runs(loaded, rows_R, matches_R)
+        return next(self.predict_each([loaded], explanation))
+
+    def predict_each(self, loaded: Sequence[Loaded], explanation: Explanation) -> Iterator[tuple[Walked, Runs]]:
+        """Both, sample by sample; walks that have to be lived through go side by side."""
+        wiring = explanation.wiring(self.right)
+        lived = iter(self._walk_lived(loaded, wiring) if explanation.path_dependent else ())
+        for one in loaded:
+            rows_R = one.rows_R
+            matches_R = self._matches(one, wiring, rows_R)
+            yield next(lived) if explanation.path_dependent else self._walk_read(one, matches_R), self._runs(one, rows_R, matches_R)
 
     def _runs(self, loaded: Loaded, rows_R: torch.Tensor, matches_R: torch.Tensor) -> Runs:
         known_R = self._known(loaded, rows_R)
@@ -266,20 +276,26 @@ class Predictor:
             walk.offer(walk.label if walk.step < matches[walk.row] else NO_TOKEN)
         return walk.walked()
 
-    def _walk_lived(self, loaded: Loaded, wiring: Wiring) -> Walked:
-        """The walk of each response in its turn, where a draft depends on those before it in the same request."""
-        tokens, labels, total = loaded.tokens_N.tolist(), loaded.labels_N.tolist(), Walked.zero(self.steps)
+    def _walk_lived(self, loaded: Sequence[Loaded], wiring: Wiring) -> list[Walked]:
+        """The walk of each response in its turn, where a draft depends on those before it in the same request; summed per sample."""
+        totals = [Walked.zero(self.steps) for _ in loaded]
+        walks: list[tuple[Walked, _Bounded]] = []
         with torch.inference_mode():
-            drafter, features = self.rewired(wiring), self.features(loaded, wiring)
-            pool, walks = WalkPool(drafter, len(loaded.responses)), []
-            for response in loaded.responses:
-                walks.append(_Bounded(tokens, labels, [response], self.steps))
-                pool.add(walks[-1], loaded.tokens_N, features, decode_from=response[0])
+            drafter = self.rewired(wiring)
+            pool = WalkPool(drafter, _LIVED)
+            for one, total in zip(loaded, totals, strict=True):
+                features = self.features(one, wiring)
+                tokens, labels = one.tokens_N.tolist(), one.labels_N.tolist()
+                for response in one.responses:
+                    walks.append((total, _Bounded(tokens, labels, [response], self.steps)))
+                    pool.add(walks[-1][1], one.tokens_N, features, decode_from=response[0])
+                    while pool.full:
+                        pool.tick()
             while len(pool):
                 pool.tick()
-        for walk in walks:
+        for total, walk in walks:
             total.add(walk.walked())
-        return total
+        return totals
 
     def _known(self, loaded: Loaded, rows_R: torch.Tensor) -> torch.Tensor:
         """How many verdicts of each row the stored text tells, int8 [R]."""
@@ -297,6 +313,16 @@ class Predictor:
 
     def _matches(self, loaded: Loaded, wiring: Wiring, rows_R: torch.Tensor) -> torch.Tensor:
         """Leading drafts that equal the target's choice along the stored text, int8 [R]."""
+        # A row asked by itself has no accepted tokens behind it, whatever keys those would leave.
+        wiring = replace(wiring, accepted_keys=self.right.accepted_keys)
+        if wiring == self.right and loaded.matched is not None and torch.equal(loaded.matched[0], rows_R):
+            return loaded.matched[1]
+        matches_R = self._roll(loaded, wiring, rows_R)
+        if wiring == self.right:
+            loaded.matched = rows_R, matches_R
+        return matches_R
+
+    def _roll(self, loaded: Loaded, wiring: Wiring, rows_R: torch.Tensor) -> torch.Tensor:
         drafter = self.rewired(wiring)
         with torch.inference_mode():
             features = self.features(loaded, wiring)

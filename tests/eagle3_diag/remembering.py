@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+
 from eagle3_diag.catalogue import Explanation
 from eagle3_diag.predict import Loaded, Predictor, Runs, Walked
 
@@ -13,8 +15,9 @@ class Remembering(Predictor):
         self.__dict__.update(other.__dict__)
         self._made: dict[tuple[int, str, object], tuple[Walked, Runs]] = {}
 
-    def predict(self, loaded: Loaded, explanation: Explanation) -> tuple[Walked, Runs]:
-        key = (id(loaded), explanation.id, explanation.changes.get("instance"))
-        if key not in self._made:
-            self._made[key] = super().predict(loaded, explanation)
-        return self._made[key]
+    def predict_each(self, loaded: Sequence[Loaded], explanation: Explanation) -> Iterator[tuple[Walked, Runs]]:
+        keys = [(id(one), explanation.id, explanation.changes.get("instance")) for one in loaded]
+        missing = [i for i, key in enumerate(keys) if key not in self._made]
+        for i, found in zip(missing, super().predict_each([loaded[i] for i in missing], explanation), strict=True):
+            self._made[keys[i]] = found
+        yield from (self._made[key] for key in keys)

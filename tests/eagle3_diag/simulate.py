@@ -119,7 +119,7 @@ class Pair:
         for name, noise in OUTSIDE.items():
             spoilt = Predictor(self.predictor.checkpoint, self.predictor.target, steps=STEPS, device=torch.device("cpu"), dtype=torch.float32)
             spoilt.drafter = spoilt._last = Drafter(Spoilt(self.predictor.drafter.weights, noise, 5), self.predictor.right)
-            yield name, [spoilt.walk(replace(one, begun={}), self.listed.explanations[0]) for one in self.traffic]
+            yield name, [spoilt.walk(replace(one, begun={}, matched=None), self.listed.explanations[0]) for one in self.traffic]
 
 
 def serve(requests: Sequence[Walked], drafts: int, chance: random.Random) -> Observed:
