@@ -23,8 +23,8 @@ INSTANCES = 4
 #: Log-ratio of likelihoods behind the best, on a part of the samples, from which on an explanation is dropped.
 _BEHIND = 12.0
 #: The part of the samples that every explanation is tried on, in samples at least and as a share; and how many verifications under right wiring
-#: are enough for those that still stand: twice the number that any rate's counts are worth at most.
-_FIRST, _FIRST_SHARE, _ENOUGH = 4, 0.1, 2 * CEILING
+#: are enough for those that still stand: half as many again as counts of a rate are ever worth.
+_FIRST, _FIRST_SHARE, _ENOUGH = 4, 0.1, 1.5 * CEILING
 #: Explanations carried on at most, of single ones and of pairs each; the same where exact counters tell them apart; pairs tried at most.
 _CARRIED, _MANY, _PAIRS = 8, 40, 40
 #: "None of these" with more than this probability calls for pairs.
