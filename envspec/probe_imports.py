@@ -371,6 +371,25 @@ class _Continue(Exception):
     pass
 
 
+class _Frame:
+    """A call or a loop at work, and whether it may have been left already, by a branch that cannot be known to run.
+
+    What fails from then on need not be reached. `values`: what a call may have returned.
+    """
+
+    def __init__(self, loop: bool) -> None:
+        self.loop = loop
+        self.left = False
+        self.values: List[Any] = []
+
+
+def _common(values: Sequence[Any]) -> Any:
+    """What a call gives that may have returned any of these."""
+    first = values[0]
+    same = all(other is first or (_constant(first) and type(other) is type(first) and other == first) for other in values[1:])
+    return first if same else UNKNOWN
+
+
 class _Exhausted(Exception):
     """A call went on for longer than the walk allows."""
 
@@ -668,6 +687,7 @@ class Machine:
         self.running: Set[str] = set()
         self.maybe = 0
         self.calls: List[Any] = []
+        self.frames: List[_Frame] = []
         self.steps = 0
         self.handling: List[Failed] = []
         self._trees: Dict[str, Any] = {} if trees is None else trees
@@ -685,6 +705,7 @@ class Machine:
         self.used_roots = set()
         self.maybe = 0
         self.calls = []
+        self.frames = []
         self.handling = []
 
     # ---------------------------------------------------------------------------------------------- importing
@@ -813,8 +834,8 @@ class Machine:
         module.index = module.low = len(self.stack)
         self.stack.append(module)
         self.running.add(name)
-        saved = self.calls, self.steps, self.handling, self.maybe
-        self.calls, self.steps, self.handling, self.maybe = [], 0, [], 0
+        saved = self.calls, self.frames, self.steps, self.handling, self.maybe
+        self.calls, self.frames, self.steps, self.handling, self.maybe = [], [], 0, [], 0
         try:
             self._body_of(module)
         except Failed as failure:
@@ -826,7 +847,7 @@ class Machine:
                 self.failed[name] = failure.copy(), module.touched
             raise
         finally:
-            self.calls, self.steps, self.handling, self.maybe = saved
+            self.calls, self.frames, self.steps, self.handling, self.maybe = saved
             self.stack.pop()
             self.running.discard(name)
             if self.stack and module.low < module.index:
@@ -1217,11 +1238,13 @@ class Machine:
                 self.maybe -= 1
             results.append((outcome, dict(scope.names)))
         going = [names for outcome, names in results if outcome is None]
+        outcomes = [outcome for outcome, _ in results if outcome is not None]
+        gentle = [o for o in outcomes if not isinstance(o, Failed)]
         scope.names.clear()
+        for stop in gentle if going else gentle[1:]:
+            self._may_leave(stop)
         if not going:
             scope.names.update(before)
-            outcomes = [outcome for outcome, _ in results if outcome is not None]
-            gentle = [o for o in outcomes if not isinstance(o, Failed)]
             if gentle:
                 if isinstance(gentle[0], _Return) and len(outcomes) > 1:
                     raise _Return(UNKNOWN)
@@ -1244,6 +1267,16 @@ class Machine:
                         merged.setdefault(key, UNKNOWN)
         scope.names.update(merged)
 
+    def _may_leave(self, stop: BaseException) -> None:
+        """A branch that may have run leaves the call (return) or the loop (break, continue) it is in."""
+        for frame in reversed(self.frames):
+            if isinstance(stop, _Return):
+                if frame.loop:
+                    continue
+                frame.values.append(stop.value)
+            frame.left = True
+            return
+
     def _perhaps(self, body: Sequence[Any], scope: Scope) -> None:
         self._either([(body, None), ((), None)], scope)
 
@@ -1251,23 +1284,47 @@ class Machine:
         items = self._items(self.ev(node.iter, scope))
         if items is None or len(items) > MAX_ITERATIONS:
             self._bind(node.target, UNKNOWN, scope)
-            try:
-                self._perhaps(node.body, scope)
-            except (_Break, _Continue):
-                pass
+            self._rounds(node.body, scope)
             self._perhaps(node.orelse, scope)
             return
+        left = False
         for item in items:
             self._bind(node.target, item, scope)
-            try:
-                self._block(node.body, scope)
-            except _Break:
+            stop, may_leave = self._round(node.body, scope)
+            left = left or may_leave
+            if isinstance(stop, _Break):
                 return
-            except _Continue:
-                continue
-        self._block(node.orelse, scope)
+        if left:
+            self._perhaps(node.orelse, scope)
+        else:
+            self._block(node.orelse, scope)
+
+    def _round(self, body: Sequence[Any], scope: Scope) -> Tuple[Optional[BaseException], bool]:
+        """One round of a loop: how it was left, and whether it may have been left in another way before."""
+        frame = _Frame(loop=True)
+        self.frames.append(frame)
+        try:
+            self._block(body, scope)
+        except (_Break, _Continue) as stop:
+            return stop, frame.left
+        except Failed:
+            if not frame.left:
+                raise
+        finally:
+            self.frames.pop()
+        return None, frame.left
 
     _do_AsyncFor = _do_For
+
+    def _rounds(self, body: Sequence[Any], scope: Scope) -> None:
+        """A loop of which it cannot be known how many rounds there are, if any."""
+        self.frames.append(_Frame(loop=True))
+        try:
+            self._perhaps(body, scope)
+        except (_Break, _Continue):
+            pass
+        finally:
+            self.frames.pop()
 
     @staticmethod
     def _items(value: Any) -> Optional[List[Any]]:
@@ -1286,13 +1343,10 @@ class Machine:
         if known is False:
             self._block(node.orelse, scope)
             return
-        try:
-            if known:
-                self._block(node.body, scope)
-            else:
-                self._perhaps(node.body, scope)
-        except (_Break, _Continue):
-            pass
+        if known:
+            self._round(node.body, scope)
+        else:
+            self._rounds(node.body, scope)
         for name in _names_bound(node.body):  # further rounds may change them
             if name in scope.names:
                 scope.names[name] = UNKNOWN
@@ -1908,7 +1962,7 @@ class Machine:
             return self._enter(method, [function, *arguments], keywords, node) if isinstance(method, Function) else UNKNOWN
         if isinstance(function, type):
             if issubclass(function, BaseException):
-                return Raised(Failed(function, None, "raise", str(arguments[0]) if arguments else ""))
+                return Raised(Failed(function, None, "raise", arguments[0] if arguments and isinstance(arguments[0], str) else ""))
             return UNKNOWN
         return UNKNOWN
 
@@ -1988,14 +2042,18 @@ class Machine:
         if outermost:
             self.steps = 0
         self.calls.append(node)
+        frame = _Frame(loop=False)
+        self.frames.append(frame)
         try:
             if isinstance(node, ast.Lambda):
                 return self.ev(node.body, inner)
             self._block(node.body, inner)
-            return None
+            return _common([*frame.values, None])
         except _Return as stop:
-            return stop.value
+            return _common([*frame.values, stop.value])
         except Failed as failure:
+            if frame.left:
+                return UNKNOWN
             # State that calls change is followed too loosely to believe that a call fails for reasons of its own.
             if strict or failure.missing is not None or self._catches(failure, ImportError) or _only_raises(node):
                 raise
@@ -2006,6 +2064,7 @@ class Machine:
                 raise _Exhausted() from None
             return UNKNOWN
         finally:
+            self.frames.pop()
             self.calls.pop()
 
     def _dynamic(self, name: Any, package: Any, node: Any, scope: Optional[Scope]) -> Any:

@@ -226,6 +226,44 @@ CASES: dict[str, tuple[dict[str, str], str, tuple[str, ...]]] = {
     ),
 }  # fmt: skip
 
+# What a function or a loop does before it fails, and whether it then fails for certain. The listing of "/" is known to nobody but the host.
+LEAVING = {
+    "return under an unknown condition": "def f():\n    if os.listdir('/'):\n        return 1\n    {fail}\nf()\n",
+    "return in an unknown loop": "def f():\n    for name in os.listdir('/'):\n        return name\n    {fail}\nf()\n",
+    "return in an endless loop": "def f():\n    while True:\n        if os.listdir('/'):\n            return 1\n        {fail}\nf()\n",
+    "return inside with": "def f():\n    with open(os.devnull):\n        if os.listdir('/'):\n            return 1\n    {fail}\nf()\n",
+    "return inside try": "def f():\n    try:\n        if os.listdir('/'):\n            return 1\n    finally:\n        pass\n    {fail}\nf()\n",
+    "return in a known loop": "def f():\n    for n in (1, 2):\n        if len(os.listdir('/')) > n:\n            return n\n    {fail}\nf()\n",
+    "return of a class's start": "class A:\n    def __init__(self):\n        if os.listdir('/'):\n            return\n        {fail}\nA()\n",
+    "return of an inner call": "def g():\n    if os.listdir('/'):\n        return True\n    return False\ndef f():\n    if g():\n        return\n    {fail}\nf()\n",
+    "break of a known loop": "for n in (1, 2):\n    if os.listdir('/'):\n        break\nelse:\n    {fail}\n",
+    "continue of a known loop": "for n in (1, 2):\n    if os.listdir('/'):\n        continue\n    {fail}\n",
+    "break of an endless loop": "while True:\n    if os.listdir('/'):\n        break\n    {fail}\n",
+}  # fmt: skip
+STAYING = {
+    "return under a known condition": "def f():\n    if os.name == 'nowhere':\n        return 1\n    {fail}\nf()\n",
+    "return of another function": "def g():\n    if os.listdir('/'):\n        return 1\n    return 2\ndef f():\n    g()\n    {fail}\nf()\n",
+    "break of an inner loop": "def f():\n    for n in (1, 2):\n        for m in os.listdir('/'):\n            break\n        {fail}\nf()\n",
+    "both ways go on": "def f():\n    if os.listdir('/'):\n        n = 1\n    else:\n        n = 2\n    {fail}\nf()\n",
+    "the same value either way": "def g():\n    if os.listdir('/'):\n        return True\n    return True\ndef f():\n    if g():\n        {fail}\nf()\n",
+    "return in a branch that fails otherwise": "def f():\n    try:\n        import gone\n        return gone\n    except ImportError:\n        {fail}\nf()\n",
+    "break of a loop before": "for n in (1, 2):\n    if os.listdir('/'):\n        break\n{fail}\n",
+}  # fmt: skip
+FAILURES = {"named": "import nosuchmodule", "unnamed": "raise ImportError(f'{os.sep} is not enough')"}
+
+
+@pytest.mark.parametrize("failure", FAILURES)
+@pytest.mark.parametrize(("case", "text"), [*LEAVING.items(), *STAYING.items()], ids=[*LEAVING, *STAYING])
+def test_what_may_have_been_left_before_it_fails(tmp_path: Path, truly: Truth, case: str, text: str, failure: str) -> None:
+    write(tmp_path, {"a.py": "import os\n" + text.replace("{fail}", FAILURES[failure])})
+    verdict = asked([str(tmp_path)], "a")
+    ok, name = truly([str(tmp_path)], "a")
+    assert ok is (case in LEAVING)
+    assert (verdict["status"] != "fails") is ok, verdict
+    assert "UNKNOWN" not in json.dumps(verdict)
+    if not ok:
+        assert verdict["missing"] == name
+
 
 @pytest.mark.parametrize("case", CASES)
 def test_the_verdict_is_what_an_interpreter_does(tmp_path: Path, truly: Truth, case: str) -> None:
