@@ -1241,8 +1241,8 @@ class Machine:
         outcomes = [outcome for outcome, _ in results if outcome is not None]
         gentle = [o for o in outcomes if not isinstance(o, Failed)]
         scope.names.clear()
-        for stop in gentle if going else gentle[1:]:
-            self._may_leave(stop)
+        for leaving in gentle if going else gentle[1:]:
+            self._may_leave(leaving)
         if not going:
             scope.names.update(before)
             if gentle:

@@ -225,7 +225,8 @@ def main() -> int:
     start = time.perf_counter()
     cached = options.out / "real.json" if options.out else None
     if cached is not None and cached.exists():
-        real = json.loads(cached.read_text())
+        known = json.loads(cached.read_text())  # of an earlier run, perhaps of more modules
+        real = {name: known[name] for name in names}
     else:
         real = really(options.python, names)
         if cached is not None:
