@@ -552,6 +552,14 @@ _ROWS: Final = (
         "The libraries choose other algorithms and reduction orders in other versions.",
         "Install the same build everywhere, and compare LD_LIBRARY_PATH.",
     ),
+    _rule(
+        "EP411",
+        "breaks",
+        "extension-damaged",
+        "The file of a compiled module is missing or damaged",
+        'An interrupted install, a full disk or a deleted file leaves it so; the import fails: "file too short", "invalid ELF header" or "No module named".',
+        "Reinstall the package.",
+    ),
     # Shadowing and search path.
     _rule(
         "EP501",

@@ -441,7 +441,7 @@ class Extension(Record):
     ``needed`` lists only what is *not* part of the system's C runtime. ``glibc``, ``glibcxx``, ``cxxabi`` are the
     highest versions it asks for. ``torch_symbols`` counts its undefined torch symbols; ``missing`` are those no
     torch library here exports (mangled), empty when ``torch_checked`` is False because there is no torch to look
-    in.
+    in. ``fault`` says why the file could not be read as one: ``missing``, ``truncated or damaged``, ...
     """
 
     path: str
@@ -617,7 +617,7 @@ class Snapshot(Record):
         """``sha256:…`` of what makes two hosts run the same: no times, host names, users, UUIDs or paths go in.
 
         Interpreter, C library, packages with build and content, torch, native library versions, extensions'
-        unmet needs, driver and GPU models, and the environment variables that are not themselves locations.
+        unmet needs and damage, driver and GPU models, and the environment variables that are not themselves locations.
         """
         text = json.dumps(identity(self), sort_keys=True, separators=(",", ":"), ensure_ascii=True)
         return "sha256:" + hashlib.sha256(text.encode("ascii")).hexdigest()
@@ -700,8 +700,9 @@ def identity(snapshot: Snapshot) -> dict[str, object]:
         "libraries": sorted([lib.component, lib.version or "", lib.owner or ""] for lib in snapshot.libraries),
         "extensions": sorted(
             [ext.owner, list(ext.missing), sorted(need.soname for need in ext.needed if need.by == "nothing")]
+            + ([ext.fault, ext.path] if ext.fault else [])
             for ext in snapshot.extensions
-            if ext.missing or any(need.by == "nothing" for need in ext.needed)
+            if ext.missing or ext.fault or any(need.by == "nothing" for need in ext.needed)
         ),
         "shared_files": sorted([list(shared.owners), shared.count] for shared in snapshot.shared_files),
         "driver": snapshot.driver and [snapshot.driver.version, snapshot.driver.cuda],

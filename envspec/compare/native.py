@@ -8,7 +8,7 @@ from typing import Final
 
 from envspec import cuda, mend
 from envspec.compare.model import Collector, Host, Key, joined, some
-from envspec.findings import Severity
+from envspec.findings import Json, Location, Severity
 from envspec.snapshot import Extension
 from envspec.variants import COMPONENTS, component, parse_local, parse_version
 
@@ -28,6 +28,9 @@ _LIBRARIES: Final = {
     "curand": "curand",
     "stdc++": "stdc++",
 }
+_LOADABLE: Final = re.compile(r"\.so(\.\d+)*$")
+_FOREIGN: Final = ("not a 64-bit", "it has no dynamic section")
+"""Faults of files that are whole but not for this process: helpers for 32-bit programs, objects for another linker."""
 _MACHINES: Final = {"amd64": "x86_64", "arm64": "aarch64"}
 
 
@@ -58,6 +61,7 @@ def _row(owner: str) -> Key:
 def each(out: Collector, host: Host) -> None:
     """What of the compiled modules cannot be loaded here, and which libraries are not what they seem."""
     for owner, extensions in _by_owner(host.snapshot.extensions).items():
+        _damaged(out, host, owner, extensions)
         _machine(out, host, owner, extensions)
         _libc(out, host, owner, extensions)
         _needed(out, host, owner, extensions)
@@ -73,6 +77,30 @@ def _title(host: Host, owner: str) -> str:
 
 def _base(extension: Extension) -> str:
     return "/".join(extension.path.split("/")[-2:])
+
+
+def _damaged(out: Collector, host: Host, owner: str, extensions: Sequence[Extension]) -> None:
+    """Files that are gone or are no shared objects."""
+    dist = host.installed.get(owner)
+    verified = dist.verification.faults if dist is not None and dist.verification is not None else ()
+    elsewhere = {fault.path for fault in verified if fault.fault == "missing"}  # --deep tells of them with the others (EP209)
+    if sum(other.name == owner for other in host.snapshot.distributions) > 1:
+        # What an older copy's RECORD lists, an upgrade has removed; the copies are a finding of their own.
+        elsewhere.update(item.path for item in extensions if item.fault == "missing")
+    linux = host.snapshot.markers.get("sys_platform", "linux") == "linux"
+    faults: dict[str, list[str]] = {}
+    for item in extensions:
+        if item.fault is None or item.path in elsewhere or not _LOADABLE.search(item.path):
+            continue
+        if item.fault == "missing" or (linux and "darwin" not in item.path and not item.fault.startswith(_FOREIGN)):
+            faults.setdefault(item.fault, []).append(item.path)
+    requirement = f"{owner}=={dist.version}" if dist is not None and dist.version else owner
+    for fault, files in sorted(faults.items()):
+        files.sort()
+        what = f"{_title(host, owner)}: {some(files)} {'is' if len(files) == 1 else 'are'} {fault.removeprefix('it is ')}"
+        fix = mend.reinstall(host.snapshot, requirement, dist=dist)
+        evidence: dict[str, Json] = {"found": fault, "files": list(files[:20])}
+        out.add("EP411", owner, [host.label], what, row=_row(owner), fix=fix, location=Location(file=files[0]), evidence=evidence)
 
 
 def _machine(out: Collector, host: Host, owner: str, extensions: Sequence[Extension]) -> None:

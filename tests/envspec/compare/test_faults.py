@@ -646,6 +646,42 @@ def driver_library_in_an_image(tmp_path: Path) -> Case:
 
 
 @case
+def extension_truncated(tmp_path: Path) -> Case:
+    module = Extension(path="fast/_core.abi3.so", owner="fast", fault="truncated or damaged")
+    whole = dataclasses.replace(module, fault=None)
+    fast = dist("fast", "1.0")
+    return Case(
+        [host(gpu_host("a", fast, extensions=(module,))), host(gpu_host("b", fast, extensions=(whole,)))],
+        [("EP411", "fast", "a")],
+        ["fast 1.0: fast/_core.abi3.so is truncated or damaged"],
+        severity="breaks",
+        mends="--force-reinstall --no-deps --no-cache-dir fast==1.0",
+    )
+
+
+@case
+def extensions_missing(tmp_path: Path) -> Case:
+    modules = tuple(Extension(path=f"fast/{name}.so", owner="fast", fault="missing") for name in ("_a", "_b"))
+    return Case(
+        [host(gpu_host("a", dist("fast", "1.0"), extensions=modules))],
+        [("EP411", "fast", "a")],
+        ["fast/_a.so, fast/_b.so are missing"],
+    )
+
+
+@case
+def what_is_no_module_of_this_process_is_not_damaged(tmp_path: Path) -> Case:
+    faults = {
+        "debug/attach_x86.so": "not a 64-bit little-endian ELF file",
+        "debug/kernel.bpf.so": "it has no dynamic section",
+        "debug/_core.cpython-312-darwin.so": "not an ELF file",
+        "debug/notes.so.txt": "not an ELF file",
+    }
+    files = tuple(Extension(path=path, owner="debug", fault=fault) for path, fault in faults.items())
+    return Case([host(gpu_host("a", dist("debug", "1.0"), extensions=files))], [])
+
+
+@case
 def module_for_another_machine(tmp_path: Path) -> Case:
     module = dataclasses.replace(ext("fast"), machine="aarch64")
     return Case([host(snap("a", dist("fast", "1.0"), extensions=(module,)))], [("EP407", "fast", "a")])

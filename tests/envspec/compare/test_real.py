@@ -232,6 +232,32 @@ def test_newer_glibc(site: Path) -> None:
     assert "GLIBC_2.99" in report.findings[0].what
 
 
+def test_damaged_modules(site: Path) -> None:
+    """One host has the whole file, one a part of it, one nothing: no two of them are the same, and the mend is named."""
+    install(site, "fast", "1.0", {"fast/__init__.py": b"", "fast/_core.abi3.so": elf()})
+    whole = capture(site, "a")
+    file = site / "fast" / "_core.abi3.so"
+    file.write_bytes(file.read_bytes()[:100])
+    cut = capture(site, "b")
+    file.unlink()
+    gone = capture(site, "c")
+    assert len({item.digest for item in (whole, cut, gone)}) == 3
+    report = judge(whole, cut, gone)
+    assert codes(report) == [("EP411", "fast"), ("EP411", "fast")]
+    found = {item.hosts: item for item in report.findings if item.code == "EP411"}
+    assert found["b",].what == "fast 1.0: fast/_core.abi3.so is truncated or damaged"
+    assert found["c",].what == "fast 1.0: fast/_core.abi3.so is missing"
+    assert all("fast==1.0" in item.fix and item.location.file == "fast/_core.abi3.so" for item in found.values())
+    file.write_bytes(elf())
+    assert codes(judge(whole, capture(site, "b"))) == []
+
+
+def test_a_deep_capture_tells_a_missing_module_once(site: Path) -> None:
+    install(site, "fast", "1.0", {"fast/_core.abi3.so": elf()})
+    (site / "fast" / "_core.abi3.so").unlink()
+    assert codes(judge(capture(site, "a", "*"))) == [("EP209", "fast")]
+
+
 def test_module_for_another_machine(site: Path) -> None:
     install(site, "fast", "1.0", {"fast/_core.abi3.so": elf(machine=243)})
     assert codes(judge(capture(site, "a"))) == [("EP407", "fast")]
