@@ -12,9 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from packaging.version import InvalidVersion, Version
-
-from envspec.locks.model import LockedPackage
+from envspec.locks.model import LockedPackage, parse_version
 
 __all__ = [
     "COMPONENTS",
@@ -89,24 +87,15 @@ def component(name: str) -> str | None:
 
 def cuda_major(name: str, version: str | None) -> int | None:
     """The CUDA major of a component distribution: from its name, else from the version of an unsuffixed one."""
-    match = re.fullmatch(r"nvidia-(.+?)(?:-cu(\d+))?", name)
+    match = re.fullmatch(r"nvidia-(.+?)(?:-cu(\d{1,4}))?", name)
     if not match or match[1] not in COMPONENTS:
         return None
     if match[2]:
         return int(match[2])
     if match[1] in ("cuda-runtime", "cuda-nvrtc", "cuda-cupti", "nvjitlink", "cublas"):
-        head = re.match(r"(\d+)\.", version or "")
+        head = re.match(r"(\d{1,4})\.", version or "")
         return int(head[1]) if head else None
     return None
-
-
-@functools.lru_cache(maxsize=65536)
-def parse_version(text: str | None) -> Version | None:
-    """The PEP 440 version, None when there is none or it is not valid."""
-    try:
-        return Version(text) if text else None
-    except InvalidVersion:
-        return None
 
 
 def public(text: str | None) -> str | None:

@@ -3,22 +3,36 @@
 from __future__ import annotations
 
 import re
-import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
 from envspec.errors import UsageError
 from envspec.locks.model import LockedFile
+from envspec.toml import read_toml
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+__all__ = ["HASH_EXPECTED", "HASH_LENGTHS", "digest", "header_lines", "locked_file", "parse_toml", "read_text"]
 
-__all__ = ["header_lines", "locked_file", "parse_toml", "read_text"]
+HASH_LENGTHS: Final[Mapping[str, int]] = {
+    "md5": 32,
+    "sha1": 40,
+    "sha224": 56,
+    "sha256": 64,
+    "sha384": 96,
+    "sha512": 128,
+    "blake2b": 128,
+    "blake2s": 64,
+    "sha3_224": 56,
+    "sha3_256": 64,
+    "sha3_384": 96,
+    "sha3_512": 128,
+}
+"""The hash algorithms of every Python to the number of hex digits of their digests."""
+
+HASH_EXPECTED: Final = "an algorithm and all of its hex digits, such as sha256: and 64 of them"
 
 
 def read_text(path: Path) -> str:
@@ -33,6 +47,16 @@ def read_text(path: Path) -> str:
         raise UsageError(f"cannot read the lock {path}: {error.strerror or error}") from error
     except UnicodeDecodeError as error:
         raise UsageError(f"the lock {path} is not UTF-8 text (byte {error.start})") from error
+    except ValueError as error:  # no path of this system: a NUL in it, or what its encoding lacks
+        raise UsageError(f"cannot read the lock {str(path)!r}: {error}") from error
+
+
+def digest(text: str) -> str | None:
+    """A hash as ``algorithm:hex`` in lower case; None for what no file can be checked against."""
+    algorithm, _, value = text.partition(":")
+    if re.fullmatch(r"[0-9A-Fa-f]+", value) and len(value) == HASH_LENGTHS.get(algorithm):
+        return f"{algorithm}:{value.lower()}"
+    return None
 
 
 def parse_toml(text: str, path: Path) -> dict[str, Any]:
@@ -42,10 +66,9 @@ def parse_toml(text: str, path: Path) -> dict[str, Any]:
         UsageError: it is not TOML; the message has the line and column.
     """
     try:
-        document: dict[str, Any] = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        return read_toml(text)
+    except ValueError as error:
         raise UsageError(f"the lock {path} is not valid TOML: {error}") from error
-    return document
 
 
 def header_lines(text: str, table: str) -> list[int]:

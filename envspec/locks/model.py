@@ -6,18 +6,40 @@ those of PEP 751's section on installation, without its "an error MUST be raised
 
 from __future__ import annotations
 
+import functools
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
 from packaging.markers import Marker, UndefinedComparison, UndefinedEnvironmentName
-from packaging.specifiers import SpecifierSet
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.tags import Tag
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from envspec.locks.target import Target
 
-__all__ = ["Direct", "Lock", "LockFault", "LockedFile", "LockedPackage", "ResolvedLock", "RoleLock"]
+__all__ = ["Direct", "Lock", "LockFault", "LockedFile", "LockedPackage", "ResolvedLock", "RoleLock", "parse_specifier", "parse_version"]
+
+
+@functools.lru_cache(maxsize=65536)
+def parse_version(text: str | None) -> Version | None:
+    """The PEP 440 version, None when there is none or it is not valid."""
+    try:
+        return Version(text) if text else None
+    except ValueError:  # InvalidVersion, and a number of more digits than Python reads
+        return None
+
+
+def parse_specifier(text: str) -> SpecifierSet:
+    """The version specifier.
+
+    Raises:
+        InvalidSpecifier: it is none, or holds a number of more digits than Python reads (it is compared only later).
+    """
+    if re.search(r"\d{1000}", text):
+        raise InvalidSpecifier("Invalid specifier: a number in it is too long")
+    return SpecifierSet(text)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,10 +92,7 @@ class LockedPackage:
     @property
     def parsed(self) -> Version | None:
         """The version, None when there is none or it is not a PEP 440 version."""
-        try:
-            return Version(self.version) if self.version else None
-        except InvalidVersion:
-            return None
+        return parse_version(self.version)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -217,7 +236,7 @@ def holds(
         return None
     try:
         return marker.evaluate({**environment}, context=context)
-    except (UndefinedComparison, UndefinedEnvironmentName, InvalidVersion):
+    except (UndefinedComparison, UndefinedEnvironmentName, ValueError):
         return None
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from packaging.tags import Tag, compatible_tags, cpython_tags, generic_tags, mac_platforms
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from envspec.snapshot import Snapshot
 
@@ -58,7 +58,7 @@ class Target:
         text = self.markers.get("python_full_version", "")
         try:
             return Version(text.removesuffix("+") if text.endswith("+") else text)
-        except InvalidVersion:
+        except ValueError:
             return None
 
     @property

@@ -9,18 +9,19 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final, cast
 
 from packaging.markers import InvalidMarker, Marker
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
-from packaging.utils import canonicalize_name
+from packaging.utils import InvalidName, canonicalize_name
 
 from envspec.errors import UsageError
-from envspec.locks.files import header_lines, locked_file, parse_toml, read_text
-from envspec.locks.model import Direct, Lock, LockedPackage
+from envspec.locks.files import HASH_EXPECTED, digest, header_lines, locked_file, parse_toml, read_text
+from envspec.locks.model import Direct, Lock, LockedPackage, parse_specifier, parse_version
 from envspec.locks.target import Target
 
 __all__ = ["UvLock", "declares", "read_uv_lock"]
@@ -35,6 +36,14 @@ class _Edge:
     source: object
     marker: Marker | None
     extras: tuple[str, ...]
+    where: str
+
+    def leads_to(self, node: _Node) -> bool:
+        """Whether an entry of this name is what the edge means: uv tells entries of one name apart by version and source."""
+        return self.version in (None, node.package.version) and self.source in (None, node.source)
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.version}" if self.version else self.name
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,9 +68,7 @@ class UvLock(Lock):
 
     def select(self, target: Target) -> tuple[list[LockedPackage], set[str]]:
         """The packages that the project reaches on the host with the role's extras and groups."""
-        by_name: dict[str, list[_Node]] = {}
-        for node in self.nodes:
-            by_name.setdefault(node.package.name, []).append(node)
+        by_name = _by_name(self.nodes)
         roots = [node for node in self.nodes if node.root] or self._unreached()
         active = {
             _encoded(kind, root.package.name, name)
@@ -93,12 +100,9 @@ class UvLock(Lock):
                 if not result:
                     continue
                 for child in by_name.get(edge.name, ()):
-                    if edge.version is not None and child.package.version != edge.version:
-                        continue
-                    if edge.source is not None and child.source != edge.source:
-                        continue
-                    queue.append((child, None))
-                    queue.extend((child, item) for item in edge.extras)
+                    if edge.leads_to(child):
+                        queue.append((child, None))
+                        queue.extend((child, item) for item in edge.extras)
         return list(selected.values()), undecided
 
     def _choice(self) -> tuple[tuple[str, frozenset[str]], ...]:
@@ -107,6 +111,33 @@ class UvLock(Lock):
     def _unreached(self) -> list[_Node]:
         reached = {edge.name for node in self.nodes for edge in node.edges}
         return [node for node in self.nodes if node.package.name not in reached]
+
+
+def _by_name(nodes: Iterable[_Node]) -> dict[str, list[_Node]]:
+    found: dict[str, list[_Node]] = {}
+    for node in nodes:
+        found.setdefault(node.package.name, []).append(node)
+    return found
+
+
+def _check_whole(nodes: Sequence[_Node], members: Iterable[str], path: Path) -> None:
+    """Refuse a graph that names what it does not hold.
+
+    uv locks every member and every dependency, those of other platforms, extras and groups too, so only a file that was
+    cut short or edited has an edge without an end.
+    """
+    by_name = _by_name(nodes)
+    cut = "the file is cut short or was edited; run `uv lock`"
+    for node in nodes:
+        for edge in (*node.edges, *chain.from_iterable((*node.optional.values(), *node.groups.values()))):
+            named = by_name.get(edge.name, ())
+            if not any(edge.leads_to(child) for child in named):
+                elsewhere = any(edge.version in (None, child.package.version) for child in named)
+                source = " from the source that it names" if elsewhere else ""
+                raise UsageError(f"{edge.where}: the lock holds no {edge}{source}: {cut}")
+    for name in members:
+        if canonicalize_name(name) not in by_name:
+            raise UsageError(f"the lock {path}: manifest.members: the lock holds no {name}: {cut}")
 
 
 def _encoded(kind: str, project: str, name: str) -> str:
@@ -130,7 +161,8 @@ def read_uv_lock(path: Path, role: str | None = None) -> Lock:
     """Read a ``uv.lock``. A role adds the group, else the extra, of its name; without one, uv's default group ``dev``.
 
     Raises:
-        UsageError: it cannot be read, is not TOML, is of another version, has no ``package`` array or a bad entry.
+        UsageError: it cannot be read, is not TOML, is of another version, has no entries, a bad one, or one whose
+            dependencies it does not hold.
     """
     text = read_text(path)
     data = parse_toml(text, path)
@@ -139,11 +171,15 @@ def read_uv_lock(path: Path, role: str | None = None) -> Lock:
     entries = data.get("package")
     if not isinstance(entries, list):
         raise UsageError(f"the lock {path} has no 'package' array: it is cut short, not empty; run `uv lock`")
+    if not entries:
+        raise UsageError(f"the lock {path} lists no package; comparing with it would call every package superfluous")
     lines = header_lines(text, "package")
     nodes = []
     for index, entry in enumerate(entries):
         where = f"the lock {path}: package[{index}]"
         nodes.append(_node(entry, lines[index] if len(lines) == len(entries) else None, where))
+    manifest = data.get("manifest")
+    _check_whole(nodes, _strings(manifest, "members") if isinstance(manifest, dict) else (), path)
     extras: frozenset[str] = frozenset()
     groups: frozenset[str] = frozenset()
     roots = [node for node in nodes if node.root]
@@ -169,29 +205,27 @@ def read_uv_lock(path: Path, role: str | None = None) -> Lock:
 def _node(entry: object, line: int | None, where: str) -> _Node:
     if not isinstance(entry, dict) or not isinstance(entry.get("name"), str):
         raise UsageError(f"{where}: expected a table with a 'name'")
-    version = entry.get("version")
-    if version is not None and not isinstance(version, str):
-        raise UsageError(f"{where}.version: expected a string")
+    name = _name(entry["name"], f"{where}.name")
+    version = _text(entry, "version", where)
+    if version is not None and parse_version(version) is None:
+        raise UsageError(f"{where}.version: {version[:80]!r} is not a version; run `uv lock`")
     source = entry.get("source", {})
     if not isinstance(source, dict):
         raise UsageError(f"{where}.source: expected a table")
     files = []
-    archives = [entry["sdist"]] if isinstance(entry.get("sdist"), dict) else []
     wheels = entry.get("wheels", [])
-    for item in [*(wheels if isinstance(wheels, list) else []), *archives]:
+    if not isinstance(wheels, list):
+        raise UsageError(f"{where}.wheels: expected an array")
+    for item in [*wheels, *([entry["sdist"]] if "sdist" in entry else [])]:
         if not isinstance(item, dict):
-            raise UsageError(f"{where}.wheels: expected tables")
-        digest = item.get("hash")
-        hashes = frozenset({digest.lower()}) if isinstance(digest, str) else frozenset()
-        name, url, place = (
-            item.get(key) if isinstance(item.get(key), str) else None for key in ("filename", "url", "path")
-        )
-        files.append(locked_file(name, url, place, hashes))
+            raise UsageError(f"{where}: expected wheels and sdist to be tables")
+        file, url, place = (item.get(key) if isinstance(item.get(key), str) else None for key in ("filename", "url", "path"))
+        files.append(locked_file(file, url, place, _hashes(item, where)))
     direct = _source(source)
     if direct is not None:
         files = [file for file in files if direct.kind == "archive"]
     package = LockedPackage(
-        name=canonicalize_name(entry["name"]),
+        name=name,
         version=version,
         files=tuple(files),
         hashes=frozenset().union(*(file.hashes for file in files)),
@@ -240,18 +274,43 @@ def _edges(value: object, where: str) -> tuple[_Edge, ...]:
         place = f"{where}[{index}]"
         if not isinstance(item, dict) or not isinstance(item.get("name"), str):
             raise UsageError(f"{place}: expected a table with a 'name'")
-        version = item.get("version")
-        marker = item.get("marker")
+        marker = _text(item, "marker", place)
         edges.append(
             _Edge(
-                name=canonicalize_name(item["name"]),
-                version=version if isinstance(version, str) else None,
+                name=_name(item["name"], f"{place}.name"),
+                version=_text(item, "version", place),
                 source=item.get("source"),
-                marker=_marker(marker, f"{place}.marker") if isinstance(marker, str) else None,
+                marker=_marker(marker, f"{place}.marker") if marker is not None else None,
                 extras=tuple(canonicalize_name(extra) for extra in _strings(item, "extra")),
+                where=place,
             )
         )
     return tuple(edges)
+
+
+def _name(text: str, where: str) -> str:
+    try:
+        return canonicalize_name(text, validate=True)
+    except InvalidName as error:
+        raise UsageError(f"{where}: {text[:80]!r} is not a package name; run `uv lock`") from error
+
+
+def _text(table: Mapping[str, Any], key: str, where: str) -> str | None:
+    value = table.get(key)
+    if value is not None and not isinstance(value, str):
+        raise UsageError(f"{where}.{key}: expected a string")
+    return value
+
+
+def _hashes(table: Mapping[str, Any], where: str) -> frozenset[str]:
+    """The hash of a file, none where uv wrote none, as for an index that tells none."""
+    text = _text(table, "hash", where)
+    if text is None:
+        return frozenset()
+    found = digest(text)
+    if found is None:
+        raise UsageError(f"{where}: the hash {text[:80]!r} is none; expected {HASH_EXPECTED}; run `uv lock`")
+    return frozenset({found})
 
 
 def _strings(table: Mapping[str, Any], key: str) -> list[str]:
@@ -272,6 +331,6 @@ def _python(text: object, where: str) -> SpecifierSet | None:
     if text is None:
         return None
     try:
-        return SpecifierSet(text if isinstance(text, str) else "?")
+        return parse_specifier(text if isinstance(text, str) else "?")
     except InvalidSpecifier as error:
-        raise UsageError(f"{where}.requires-python: {text!r} is not a version specifier") from error
+        raise UsageError(f"{where}.requires-python: {str(text)[:80]!r} is not a version specifier") from error

@@ -395,18 +395,16 @@ source = { registry = "https://index.example/simple" }
 name = "git-dep"
 version = "0.5"
 source = { git = "https://git.example/g?rev=main#0123456789012345678901234567890123456789" }
-"""
+""" + "".join(
+    f'\n[[package]]\nname = "{name}"\nversion = "1.0"\nsource = {{ registry = "https://index.example/simple" }}\n'
+    for name in ("tomli", "speed", "pytest", "server", "trainer", "extra-dep")
+)
 
 
 class TestUvLock:
     @pytest.fixture
     def path(self, tmp_path: Path) -> Path:
-        names = ("tomli", "speed", "pytest", "server", "trainer", "extra-dep")
-        rest = "".join(
-            f'\n[[package]]\nname = "{name}"\nversion = "1.0"\nsource = {{ registry = "https://index.example/simple" }}\n'
-            for name in names
-        )
-        return write(tmp_path, "uv.lock", UV + rest)
+        return write(tmp_path, "uv.lock", UV)
 
     def test_default_role_takes_dev(self, path: Path) -> None:
         assert versions(load_lock(path)) == {
@@ -443,9 +441,70 @@ class TestUvLock:
                 "version = 1\n[[package]]\nname='a'\ndependencies=[{name='b', marker='%%'}]\n",
                 r"package\[0\].dependencies\[0\].marker",
             ),
+            ("version = 1\npackage = []\n", "lists no package"),
+            (
+                "version = 1\n[[package]]\nname='a'\ndependencies=[{name='b', marker=5}]\n",
+                r"package\[0\].dependencies\[0\].marker: expected a string",
+            ),
+            (
+                "version = 1\n[[package]]\nname='a'\ndependencies=[{name='a', version=5}]\n",
+                r"package\[0\].dependencies\[0\].version: expected a string",
+            ),
+            ("version = 1\n[[package]]\nname='a'\nsdist=5\n", r"package\[0\]: expected wheels and sdist to be tables"),
+            ("version = 1\n[[package]]\nname='a'\nwheels=5\n", r"package\[0\].wheels: expected an array"),
+            ("version = 1\n[[package]]\nname='a b'\n", r"package\[0\].name: 'a b' is not a package name"),
+            ("version = 1\n[[package]]\nname='a'\nversion='1 --index-url=x #'\n", r"package\[0\].version: .* is not a version"),
+            (f"version = 1\n[[package]]\nname='a'\nversion='{'9' * 5000}'\n", r"package\[0\].version: .* is not a version"),
+            (f"version = 1\nrequires-python='>={'9' * 5000}'\n[[package]]\nname='a'\n", r"requires-python: .* is not a version spec"),
+            (f"version = {'1' * 5000}\n", "not valid TOML: Exceeds the limit"),
+            ("a = " + "[" * 30000, "not valid TOML"),
         ],
     )
     def test_bad_files(self, tmp_path: Path, text: str, message: str) -> None:
+        with pytest.raises(UsageError, match=message) as caught:
+            load_lock(write(tmp_path, "uv.lock", text))
+        assert len(str(caught.value)) < 400
+        assert "set_int_max" not in str(caught.value)
+
+    @pytest.mark.parametrize(
+        "text", ["xx", "sha256:x --index-url=https://other.example", "sha256:00", f"SHA256:{SHA}", f"sha999:{SHA}", SHA]
+    )
+    def test_a_hash_that_is_none_is_not_left_out(self, tmp_path: Path, text: str) -> None:
+        wheels = f'wheels = [{{ url = "https://files.example/x-1-py3-none-any.whl", hash = "{text}" }}]'
+        entry = f'[[package]]\nname = "x"\nversion = "1"\n{wheels}\n'
+        with pytest.raises(UsageError, match=r"uv\.lock: package\[0\]: the hash .* is none; expected"):
+            load_lock(write(tmp_path, "uv.lock", f"version = 1\n{entry}"))
+        with pytest.raises(UsageError, match=r"package\[0\]\.hash: expected a string"):
+            load_lock(write(tmp_path, "uv.lock", f"version = 1\n{entry}".replace(f'"{text}"', "5")))
+
+    def test_a_lock_cut_between_two_entries_is_not_whole(self, tmp_path: Path) -> None:
+        """Wherever it is cut: what is left names what is gone, whether or not this host needs it."""
+        whole = UV.split("\n[[package]]\n")
+        for count in range(2, len(whole)):
+            cut = "\n[[package]]\n".join(whole[:count])
+            with pytest.raises(UsageError, match=r"package\[\d\]\..*: the lock holds no .*: the file is cut short"):
+                load_lock(write(tmp_path, "uv.lock", cut))
+        load_lock(write(tmp_path, "uv.lock", "\n[[package]]\n".join(whole)))
+
+    @pytest.mark.parametrize(
+        ("old", "new", "message"),
+        [
+            ('"idna", version = "3.6"', '"idna", version = "3.8"', r"package\[0\].dependencies\[2\]: the lock holds no idna 3.8:"),
+            (
+                '"3.6", source = { registry = "https://index.example/simple" }, marker',
+                '"3.6", source = { registry = "https://other.example/simple" }, marker',
+                r"package\[0\].dependencies\[2\]: the lock holds no idna 3.6 from the source that it names:",
+            ),
+            ('{ name = "speed" }', '{ name = "spead" }', r"package\[0\].optional-dependencies.fast\[0\]: the lock holds no spead:"),
+            ('{ name = "trainer" }', '{ name = "coach" }', r"package\[0\].dev-dependencies.training\[0\]: the lock holds no coach:"),
+            ("revision = 5", '[manifest]\nmembers = ["demo", "zed"]', r"manifest.members: the lock holds no zed:"),
+        ],
+    )
+    def test_an_edge_without_an_end_is_named(self, tmp_path: Path, old: str, new: str, message: str) -> None:
+        assert old in UV
+        text = UV.replace(old, new, 1)
+        if "manifest" in new:
+            text = text.replace(new + "\n", "").replace("\n[[package]]", f"\n{new}\n\n[[package]]", 1)
         with pytest.raises(UsageError, match=message):
             load_lock(write(tmp_path, "uv.lock", text))
 
