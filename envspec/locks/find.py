@@ -26,7 +26,7 @@ def load_lock(path: str | Path, role: str | None = None) -> Lock:
         UsageError: there is none, or it cannot be read; one sentence with the place.
     """
     place = Path(path)
-    if place.is_dir():
+    if _is_directory(place):
         place = _in_directory(place, role)
     if place.name == "uv.lock" or (place.suffix == ".lock" and _looks_like_uv(place)):
         return uvlock.read_uv_lock(place, role)
@@ -43,7 +43,15 @@ def _looks_like_uv(path: Path) -> bool:
     try:
         with path.open("rb") as file:
             return b"[[package]]" in file.read(65536)
-    except OSError:
+    except (OSError, ValueError):  # the reader says what is the matter
+        return False
+
+
+def _is_directory(path: Path) -> bool:
+    """Whether it is one; False for a path that no file can have, which the reader refuses."""
+    try:
+        return path.is_dir()
+    except (OSError, ValueError):
         return False
 
 
@@ -78,7 +86,7 @@ def load_role_locks(path: str | Path, roles: Iterable[str | None]) -> tuple[Role
 
 
 def _knows(place: Path, role: str) -> bool:
-    if place.is_dir():
+    if _is_directory(place):
         if _own(place, role) is not None:
             return True
         place = _in_directory(place, role)

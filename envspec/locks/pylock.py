@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-from packaging.pylock import Package, Pylock, PylockUnsupportedVersionError, PylockValidationError
+from packaging.pylock import Package, Pylock, PylockValidationError
 from packaging.utils import (
     InvalidName,
     InvalidSdistFilename,
@@ -14,12 +14,17 @@ from packaging.utils import (
     canonicalize_name,
     parse_wheel_filename,
 )
+from packaging.version import Version
 
 from envspec.errors import UsageError
-from envspec.locks.files import header_lines, locked_file, parse_toml, read_text
-from envspec.locks.model import Direct, Lock, LockedFile, LockedPackage
+from envspec.locks.files import HASH_EXPECTED, HASH_LENGTHS, digest, header_lines, locked_file, parse_toml, read_text
+from envspec.locks.model import Direct, Lock, LockedFile, LockedPackage, parse_specifier, parse_version
 
 __all__ = ["declares", "read_pylock"]
+
+_KNOWN: Final = "1.0"
+_NEXT: Final = Version("2.dev0")
+"""PEP 751: a newer minor version may be read, with a warning; another major one may not."""
 
 
 def declares(path: Path, role: str) -> bool:
@@ -39,18 +44,30 @@ def read_pylock(path: Path, role: str | None = None) -> Lock:
     """Read a ``pylock.toml``. A role selects the group of its name, else the extra, else the default install.
 
     Raises:
-        UsageError: it cannot be read, is not valid (the message carries the key path), or has no ``packages`` array:
-            such a file must never be taken for an empty environment.
+        UsageError: it cannot be read, is not valid (the message carries the key path), or lists no package: such a file
+            must never be taken for an empty environment.
     """
     text = read_text(path)
     data = parse_toml(text, path)
+    notes = []
+    given = data.get("lock-version")
+    version = parse_version(given) if isinstance(given, str) else None
+    if version is not None and not Version("1") <= version < _NEXT:
+        raise UsageError(f"the lock {path} is of a version this program cannot read: {version}; {_KNOWN} can be read")
+    if version is not None and version > Version(_KNOWN):
+        # The parser would say so in a bare line of its own.
+        notes.append(f"{path.name}: lock-version {version} is read as {_KNOWN}, the newest that this program knows")
+        data["lock-version"] = _KNOWN
     if "packages" not in data:
         raise UsageError(f"the lock {path} has no 'packages' array: it is cut short, not empty; lock again")
+    if data["packages"] == []:
+        raise UsageError(f"the lock {path} lists no package; comparing with it would call every package superfluous")
+    _check_hashes(data, path)
     variants = _take_variant_wheels(data)
     try:
         pylock = Pylock.from_dict(data)
-    except PylockUnsupportedVersionError as error:
-        raise UsageError(f"the lock {path} is of a version this program cannot read: {error}") from error
+        for specifier in (pylock.requires_python, *(package.requires_python for package in pylock.packages)):
+            parse_specifier(str(specifier or ""))
     except PylockValidationError as error:
         place = f" in {error.context!r}" if error.context else ""
         raise UsageError(f"the lock {path} is not valid: {_first(error.message)}{place}") from error
@@ -62,10 +79,9 @@ def read_pylock(path: Path, role: str | None = None) -> Lock:
         line = lines[index] if len(lines) == len(pylock.packages) else None
         packages.append(_package(package, variants.get(index, ()), line))
     extras, groups = _selection(pylock, role)
-    notes = ()
     if variants:
         names = ", ".join(sorted({pylock.packages[index].name for index in variants}))
-        notes = (f"{path.name}: wheel variants (PEP 825) are not judged by tag: {names}",)  # type: ignore[assignment]
+        notes.append(f"{path.name}: wheel variants (PEP 825) are not judged by tag: {names}")
     return Lock(
         path=str(path),
         kind="pylock",
@@ -75,13 +91,35 @@ def read_pylock(path: Path, role: str | None = None) -> Lock:
         extras=extras,
         groups=groups,
         offered=tuple(sorted({*(pylock.dependency_groups or ()), *(pylock.extras or ())})),
-        notes=notes,
+        notes=tuple(notes),
     )
 
 
 def _first(text: str) -> str:
     """The first line: a marker's error draws a pointer below it."""
     return (text.splitlines() or [""])[0].rstrip(":")
+
+
+def _check_hashes(data: Mapping[str, Any], path: Path) -> None:
+    """Refuse a hash that no file can be checked against, and a table of none but algorithms that are not known.
+
+    PEP 751 lets a lock hold hashes of other algorithms beside one that every tool knows.
+    """
+    for index, package in enumerate(_list(data, "packages")):
+        if not isinstance(package, dict):
+            continue
+        files = {f"wheels[{number}]": wheel for number, wheel in enumerate(_list(package, "wheels"))}
+        for key, file in {**files, **{key: package.get(key) for key in ("sdist", "archive")}}.items():
+            hashes = file.get("hashes") if isinstance(file, dict) else None
+            if not isinstance(hashes, dict) or not hashes:
+                continue  # what has to be there is for the parser to say
+            where = f"the lock {path}: packages[{index}].{key}.hashes"
+            known = {algorithm: value for algorithm, value in hashes.items() if algorithm in HASH_LENGTHS}
+            wrong = next((f"{name}:{value}" for name, value in known.items() if digest(f"{name}:{value}") is None), None)
+            if wrong is None and not known:
+                wrong = f"{next(iter(hashes))}:"
+            if wrong is not None:
+                raise UsageError(f"{where}: {wrong[:80]!r} is no hash; expected {HASH_EXPECTED}; lock again")
 
 
 def _take_variant_wheels(data: dict[str, Any]) -> dict[int, tuple[LockedFile, ...]]:
@@ -132,7 +170,8 @@ def _file(wheel: object) -> LockedFile | None:
 
 
 def _hashes(table: Mapping[Any, Any]) -> frozenset[str]:
-    return frozenset(f"{algorithm}:{str(value).lower()}" for algorithm, value in table.items())
+    found = (digest(f"{algorithm}:{value}") for algorithm, value in table.items())
+    return frozenset(value for value in found if value is not None)
 
 
 def _package(package: Package, variants: tuple[LockedFile, ...], line: int | None) -> LockedPackage:

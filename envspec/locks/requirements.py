@@ -6,6 +6,7 @@ The lines are joined and split from their options here, as pip's file format ask
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 from collections.abc import Iterator
@@ -21,15 +22,17 @@ from packaging.utils import (
     parse_wheel_filename,
 )
 
+from envspec.document import near
 from envspec.errors import UsageError
-from envspec.locks.files import locked_file, read_text
-from envspec.locks.model import Direct, Lock, LockedPackage
+from envspec.locks.files import HASH_EXPECTED, HASH_LENGTHS, digest, locked_file, read_text
+from envspec.locks.model import Direct, Lock, LockedPackage, parse_version
 
 __all__ = ["logical_lines", "read_requirements"]
 
 _COMMENT: Final = re.compile(r"(^|\s)#.*$")
-_OPTION: Final = re.compile(r"\s--[a-z][a-z-]*[= ]")
-_HASH: Final = re.compile(r"--hash[= ]\s*([a-z0-9]+):([0-9a-fA-F]+)")
+_OPTION: Final = re.compile(r"\s--([A-Za-z][A-Za-z-]*)(?:\s*=\s*|\s+|$)(\S*)")
+_OPTIONS: Final = ("hash", "global-option", "config-setting", "config-settings", "install-option")
+"""What pip lets stand behind a requirement."""
 _VCS: Final = re.compile(r"^(git|hg|svn|bzr)\+")
 _HEX: Final = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?")
 _INCLUDE: Final = re.compile(r"^(?:-r|--requirement)[ =]?\s*(.+)$")
@@ -45,20 +48,30 @@ def read_requirements(path: Path) -> Lock:
     """
     packages: list[LockedPackage] = []
     index: list[str] = []
-    _read(path, packages, index, ())
+    _read(path, packages, index, (), set())
     if not packages:
         raise UsageError(f"the lock {path} lists no package; comparing with it would call every package superfluous")
     return Lock(path=str(path), kind="requirements", packages=tuple(packages))
 
 
-def _read(path: Path, packages: list[LockedPackage], index: list[str], above: tuple[Path, ...]) -> None:
-    if path.resolve() in above or len(above) > _MAX_DEPTH:
+def _read(path: Path, packages: list[LockedPackage], index: list[str], above: tuple[str, ...], done: set[str]) -> None:
+    """Read a file into ``packages`` and ``index``. ``done`` are the files that were read: each is read once."""
+    text = read_text(path)
+    place = os.path.realpath(path)
+    if place in above:
         raise UsageError(f"the lock {path} includes itself")
-    for number, line in logical_lines(read_text(path)):
+    if len(above) > _MAX_DEPTH:
+        raise UsageError(f"the lock {path} is included through more than {_MAX_DEPTH} files")
+    if place in done:
+        return
+    done.add(place)
+    for number, line in logical_lines(text):
         where = f"{path}:{number}"
         include = _INCLUDE.match(line)
+        if line.endswith("\\"):
+            raise UsageError(f"{where}: nothing follows the backslash that ends this: the lock is cut short; lock again")
         if include:
-            _read(path.parent / include[1].strip(), packages, index, (*above, path.resolve()))
+            _read(path.parent / include[1].strip(), packages, index, (*above, place), done)
         elif line.startswith(("-i", "--index-url")):
             index[:] = [re.split(r"[ =]", line, maxsplit=1)[-1].strip()]
         elif line.startswith("-") and not _EDITABLE.match(line):
@@ -68,9 +81,13 @@ def _read(path: Path, packages: list[LockedPackage], index: list[str], above: tu
 
 
 def logical_lines(text: str) -> Iterator[tuple[int, str]]:
-    """Join continued lines, drop comments; each with the number of its first line."""
+    """Join continued lines, drop comments; each with the number of its first line.
+
+    A line that the end of the text cuts keeps its last backslash.
+    """
     parts: list[str] = []
     first = 0
+    continued = False
     for number, raw in enumerate(text.splitlines(), 1):
         line = raw.rstrip()
         if not parts:
@@ -87,13 +104,11 @@ def logical_lines(text: str) -> Iterator[tuple[int, str]]:
             yield first, joined
     joined = " ".join(part for part in parts if part)
     if joined:
-        yield first, joined
+        yield first, f"{joined} \\" if continued else joined
 
 
 def _package(line: str, number: int, where: str, index: str | None) -> LockedPackage:
-    hashes = frozenset(f"{algorithm}:{value.lower()}" for algorithm, value in _HASH.findall(line))
-    option = _OPTION.search(line)
-    body = (line[: option.start()] if option else line).strip()
+    body, hashes = _split(line, where)
     editable = _EDITABLE.match(body)
     if editable:
         return _direct(_unquote(editable[1]), number, where, hashes, editable=True)
@@ -106,13 +121,21 @@ def _package(line: str, number: int, where: str, index: str | None) -> LockedPac
         raise UsageError(f"{where}: {body[:80]!r} is not a requirement ({reason})") from error
     name = canonicalize_name(requirement.name)
     if requirement.url:
-        return _located(name, requirement.url, requirement, number, hashes)
+        return _located(name, requirement.url, requirement, number, where, hashes)
     pins = [
         item for item in requirement.specifier if item.operator in ("==", "===") and not item.version.endswith(".*")
     ]
+    wanted = f"a lock needs {requirement.name}==VERSION"
     if not pins:
-        wanted = f"{requirement.name}=={'VERSION'}"
-        raise UsageError(f"{where}: {body[:80]!r} is not pinned to one version; a lock needs {wanted}")
+        raise UsageError(f"{where}: {body[:80]!r} is not pinned to one version; {wanted}")
+    if any(parse_version(pin.version) is None for pin in pins):
+        raise UsageError(f"{where}: {body[:80]!r} is not pinned to a version as PEP 440 writes them; {wanted}")
+    try:
+        consistent = requirement.specifier.contains(pins[0].version, prereleases=True)
+    except ValueError:  # a number of more digits than Python reads
+        consistent = False
+    if not consistent:
+        raise UsageError(f"{where}: {body[:80]!r} allows no version; {wanted}")
     return LockedPackage(
         name=name,
         version=pins[0].version,
@@ -121,6 +144,23 @@ def _package(line: str, number: int, where: str, index: str | None) -> LockedPac
         index=index,
         line=number,
     )
+
+
+def _split(line: str, where: str) -> tuple[str, frozenset[str]]:
+    """The requirement without its options, and its hashes. What is not known is refused: a hash must not get lost."""
+    hashes = set()
+    first = None
+    for option in _OPTION.finditer(line):
+        first = option.start() if first is None else first
+        name, value = option.groups()
+        if name not in _OPTIONS:
+            raise UsageError(f"{where}: there is no option --{name[:40]} for a requirement{near(name, _OPTIONS)}")
+        if name == "hash":
+            found = digest(value)
+            if found is None:
+                raise UsageError(f"{where}: {f'--hash={value}'[:80]!r} is no hash; expected {HASH_EXPECTED}; lock again")
+            hashes.add(found)
+    return line[:first].strip(), frozenset(hashes)
 
 
 def _unquote(text: str) -> str:
@@ -152,14 +192,16 @@ def _direct(place: str, number: int, where: str, hashes: frozenset[str], *, edit
     return LockedPackage(
         name=canonicalize_name(name),
         version=version,
-        direct=_place(place, hashes, editable=editable),
+        direct=_place(place, where, hashes, editable=editable),
         hashes=hashes,
         line=number,
     )
 
 
-def _located(name: str, url: str, requirement: Requirement, number: int, hashes: frozenset[str]) -> LockedPackage:
-    direct = _place(url, hashes)
+def _located(
+    name: str, url: str, requirement: Requirement, number: int, where: str, hashes: frozenset[str]
+) -> LockedPackage:
+    direct = _place(url, where, hashes)
     version: str | None = None
     files = ()
     if direct.kind == "archive":
@@ -177,11 +219,16 @@ def _located(name: str, url: str, requirement: Requirement, number: int, hashes:
     )
 
 
-def _place(place: str, hashes: frozenset[str], *, editable: bool = False) -> Direct:
-    fragment = re.search(r"#.*?(?:sha256=([0-9a-fA-F]{64}))", place)
-    if fragment:
-        hashes = hashes | {f"sha256:{fragment[1].lower()}"}
-    url = place.split("#")[0]
+def _place(place: str, where: str, hashes: frozenset[str], *, editable: bool = False) -> Direct:
+    url, _, fragment = place.partition("#")
+    for part in fragment.split("&"):
+        algorithm, equals, value = part.partition("=")
+        if not equals or algorithm.lower() not in HASH_LENGTHS:
+            continue
+        found = digest(f"{algorithm}:{value}")
+        if found is None:
+            raise UsageError(f"{where}: {part[:80]!r} is no hash; expected {HASH_EXPECTED}; lock again")
+        hashes = hashes | {found}
     if _VCS.match(url):
         head, _, revision = url.rpartition("@")
         named = bool(head) and "/" not in revision  # else the "@" belongs to the login

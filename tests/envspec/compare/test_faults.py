@@ -366,9 +366,12 @@ def not_in_the_lock(tmp_path: Path) -> Case:
 @case
 def lock_for_another_python(tmp_path: Path) -> Case:
     path = tmp_path / "pylock.toml"
-    path.write_text('lock-version = "1.0"\ncreated-by = "x"\nrequires-python = ">=3.13"\npackages = []\n')
+    path.write_text(
+        'lock-version = "1.0"\ncreated-by = "x"\nrequires-python = ">=3.13"\n\n[[packages]]\nname = "fast"\nversion = "1.0"\n'
+        f'wheels = [{{ path = "fast-1.0-py3-none-any.whl", hashes = {{ sha256 = "{"0" * 64}" }} }}]\n'
+    )
     return Case(
-        [host(snap("a"))],
+        [host(snap("a", dist("fast", "1.0")))],
         [("EP220", "pylock.toml", "a")],
         ["3.13", "3.12.4"],
         [RoleLock(role=None, lock=load_lock(path))],

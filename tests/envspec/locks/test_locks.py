@@ -173,11 +173,49 @@ class TestRequirements:
             ("six==1.0\nnumpy==2.*\n", r"r.lock:2: .* is not pinned"),
             ("six == 1.0 garbage\n", r"r.lock:1: .* is not a requirement"),
             ("# nothing\n", r"lists no package"),
+            ("six==1.0\nnumpy==1,==2\n", r"r.lock:2: 'numpy==1,==2' allows no version; a lock needs numpy==VERSION"),
+            ("numpy==1,>=2\n", r"r.lock:1: 'numpy==1,>=2' allows no version"),
+            ("numpy===banana\n", r"r.lock:1: 'numpy===banana' is not pinned to a version as PEP 440"),
+            (f"numpy=={'9' * 5000}\n", r"r.lock:1: 'numpy==9+' is not pinned to a version"),
+            (f"numpy==1,<{'9' * 5000}\n", r"r.lock:1: .* allows no version"),
+            (f"six==1.0 --hash=sha256:{SHA}\nnumpy==1.0 \\\n", r"r.lock:2: nothing follows the backslash"),
+            (f"six==1.0 \\\n  --hash=sha256:{SHA} \\\n", r"r.lock:1: nothing follows the backslash"),
+            ("numpy==1.0 --hash=sha256:xyz\n", r"r.lock:1: '--hash=sha256:xyz' is no hash; expected"),
+            ("numpy==1.0 --hash=sha256:00\n", r"r.lock:1: '--hash=sha256:00' is no hash"),
+            (f"numpy==1.0 --hash=SHA256:{SHA}\n", r"r.lock:1: '--hash=SHA256:a+' is no hash"),
+            (f"numpy==1.0 --hash={SHA}\n", r"r.lock:1: '--hash=a+' is no hash"),
+            (f"numpy==1.0 --hash=sha256:{SHA} --hash\n", r"r.lock:1: '--hash=' is no hash"),
+            (f"numpy==1.0 --hsah=sha256:{SHA}\n", r"r.lock:1: there is no option --hsah for a requirement; did you mean 'hash'"),
+            ("x @ https://files.example/x-1.tar.gz#sha256=ab\n", r"r.lock:1: 'sha256=ab' is no hash"),
         ],
     )
     def test_what_is_no_lock(self, tmp_path: Path, text: str, message: str) -> None:
-        with pytest.raises(UsageError, match=message):
+        with pytest.raises(UsageError, match=message) as caught:
             load_lock(write(tmp_path, "r.lock", text))
+        assert len(str(caught.value)) < 400
+
+    def test_a_comment_may_follow_the_last_backslash(self, tmp_path: Path) -> None:
+        assert versions(load_lock(write(tmp_path, "r.lock", "six==1.0 \\\n    # via demo\n"))) == {"six": "1.0"}
+
+    def test_each_included_file_is_read_once(self, tmp_path: Path) -> None:
+        """Three files a level, each of which includes all of the next: 3 ** 13 ways lead to the last."""
+        for level in range(13):
+            for name in "abc":
+                below = "".join(f"-r {other}{level + 1}.lock\n" for other in "abc") if level < 12 else ""
+                write(tmp_path, f"{name}{level}.lock", f"{name}{level}==1.0\n{below}")
+        assert len(load_lock(tmp_path / "a0.lock").packages) == 12 * 3 + 1
+
+    @pytest.mark.parametrize("target", ["loop.lock", "x" * 300, "x/" * 2500, "a\0b", "a\ud800b"])
+    def test_a_place_that_no_file_can_have(self, tmp_path: Path, target: str) -> None:
+        (tmp_path / "loop.lock").symlink_to("loop.lock")
+        with pytest.raises(UsageError, match="cannot read the lock") as caught:
+            load_lock(tmp_path / target)
+        str(caught.value).encode()
+        with pytest.raises(UsageError, match="cannot read the lock"):
+            load_role_locks(tmp_path / target, ["train", None])
+        if "\ud800" not in target:
+            with pytest.raises(UsageError, match="cannot read the lock"):
+                load_lock(write(tmp_path, "r.lock", f"-r {target}\n"))
 
 
 class TestPylock:
@@ -269,7 +307,6 @@ wheels = [{wheel("old", "py3-none-any")}]
         windows = HEAD + f"[[packages]]\nname = \"a\"\nversion = \"1.0\"\nmarker = \"sys_platform == 'win32'\"\nwheels = [{wheel('a', 'py3-none-any')}]\n"
         (fault,) = load_lock(write(tmp_path, "pylock.toml", windows)).resolve(target()).faults
         assert fault.message.endswith("each of its entries is for another environment")
-        assert load_lock(write(tmp_path, "pylock.toml", HEAD + "packages = []\n")).resolve(target()).faults == ()
 
     def test_role_lookup_order_in_a_directory(self, tmp_path: Path) -> None:
         entry = '[[packages]]\nname = "six"\nversion = "{0}"\nwheels = [{1}]\n'
@@ -328,6 +365,11 @@ archive = {{ url = "https://files.example/archive-1.0.tar.gz", hashes = {{ sha25
         ("text", "message"),
         [
             (HEAD, "no 'packages' array: it is cut short"),
+            (HEAD + "packages = []\n", "lists no package"),
+            (HEAD + f'[[packages]]\nname = "six"\nversion = "1"\nwheels = [{wheel("six", "py3-none-any").replace(SHA, "ab")}]\n', r"packages\[0\].wheels\[0\].hashes: 'sha256:ab' is no hash"),
+            (HEAD + f'[[packages]]\nname = "six"\nversion = "1"\nwheels = [{wheel("six", "py3-none-any").replace("sha256", "blake3")}]\n', r"packages\[0\].wheels\[0\].hashes: 'blake3:' is no hash"),
+            (HEAD + f'requires-python = ">={"9" * 5000}"\n[[packages]]\nname = "six"\nversion = "1"\nwheels = [{wheel("six", "py3-none-any")}]\n', "not valid: Invalid specifier: a number in it is too long"),
+            (HEAD.replace("1.0", "9" * 5000) + "packages = [{}]\n", "not valid"),
             ("lock-version = '2.0'\ncreated-by = 'x'\npackages = []\n", "version this program cannot read"),
             (HEAD + "packages = [{ version = '1.0' }]\n", r"packages\[0\].*name|name.*packages\[0\]"),
             (HEAD + "packages = 3\n", "not valid"),
@@ -339,6 +381,20 @@ archive = {{ url = "https://files.example/archive-1.0.tar.gz", hashes = {{ sha25
         with pytest.raises(UsageError, match=message) as caught:
             load_lock(write(tmp_path, "pylock.toml", text))
         assert "pylock.toml" in str(caught.value)
+
+    def test_a_hash_of_another_algorithm_may_stand_beside_a_known_one(self, tmp_path: Path) -> None:
+        entry = wheel("six", "py3-none-any").replace("{ sha256", '{ blake3 = "00", sha256')
+        lock = load_lock(write(tmp_path, "pylock.toml", HEAD + f'[[packages]]\nname = "six"\nversion = "1"\nwheels = [{entry}]\n'))
+        assert lock.packages[0].hashes == {f"sha256:{SHA}"}
+
+    def test_a_newer_minor_version_is_a_remark_of_the_lock(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        text = HEAD.replace("1.0", "1.9") + f'[[packages]]\nname = "six"\nversion = "1"\nwheels = [{wheel("six", "py3-none-any")}]\n'
+        assert load_lock(write(tmp_path, "pylock.toml", text)).notes == (
+            "pylock.toml: lock-version 1.9 is read as 1.0, the newest that this program knows",
+        )
+        assert caplog.records == []
 
 
 UV = """\
@@ -548,7 +604,7 @@ def test_a_url_that_is_none(tmp_path: Path) -> None:
     """The address is only read for its file name; one that is broken is refused or left alone, never a traceback."""
     text = UV + '\n[[package]]\nname = "x"\nversion = "1"\nsource = { registry = "r" }\nwheels = [{ url = "https://]/x-1-py3-none-any.whl" }]\n'
     assert versions(load_lock(write(tmp_path, "uv.lock", text)))["base"] == "1.0"
-    entry = '[[packages]]\nname = "six"\nversion = "1.0"\nwheels = [{ url = "https://]/six-1.0-py3-none-any.whl", hashes = { sha256 = "a" } }]\n'
+    entry = '[[packages]]\nname = "six"\nversion = "1.0"\nwheels = [{ url = "https://]/six-1.0-py3-none-any.whl", hashes = { sha256 = "SHA" } }]\n'.replace("SHA", SHA)
     with pytest.raises(UsageError, match=r"pylock\.toml is not valid"):
         load_lock(write(tmp_path, "pylock.toml", HEAD + entry))
 
