@@ -8,13 +8,18 @@ import difflib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn, cast
+from typing import Final, NoReturn, cast
 
 import yaml
 
 from envspec.errors import UsageError
 
 __all__ = ["Source", "as_list", "as_table", "kind_of", "near", "only_keys", "read_yaml", "text_at", "texts_of"]
+
+
+_MAX_VALUES: Final = 100_000
+_MISFITS: Final = (ValueError, TypeError, AttributeError, LookupError, ArithmeticError)
+"""What PyYAML's constructors raise for a value that does not fit its tag."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,49 +36,85 @@ class Source:
             place = place.rpartition(".")[0] if not place.endswith("]") else place.rpartition("[")[0]
         line = self.lines.get(place or "")
         prefix = f"{self.path}:{line}" if line else str(self.path)
-        raise UsageError(f"{prefix}: {where + ': ' if where else ''}{message}")
+        key = where.encode("utf-8", "backslashreplace").decode()  # a key may hold what no terminal takes
+        raise UsageError(f"{prefix}: {key + ': ' if key else ''}{message}")
 
 
 def read_yaml(text: str, path: Path) -> tuple[object, dict[str, int]]:
     """The document and the line of each key path.
 
     Raises:
-        UsageError: it is not YAML, a key stands twice, or it refers to itself.
+        UsageError: it is not YAML, a key stands twice, it refers to itself, or its aliases stand for too many values.
     """
     lines: dict[str, int] = {}
     try:
         node = yaml.compose(text, Loader=yaml.SafeLoader)
         if node is None:
             return {}, lines
-        _mark(node, "", lines, Source(path, lines), frozenset())
-        return yaml.safe_load(text), lines
+        _mark(node, "", lines, Source(path, lines), frozenset(), {})
+        return yaml.constructor.SafeConstructor().construct_document(node), lines
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = f":{mark.line + 1}" if mark else ""
         raise UsageError(f"{path}{line}: this is not valid YAML: {error.problem or error.context}") from error
-    except (yaml.YAMLError, ValueError, RecursionError, TypeError) as error:
+    except yaml.YAMLError as error:
         raise UsageError(f"{path}: this is not valid YAML: {str(error).splitlines()[0]}") from error
+    except RecursionError as error:
+        raise UsageError(f"{path}: this is not valid YAML: it is nested too deeply") from error
+    except _MISFITS as error:
+        raise UsageError(f"{path}: this is not valid YAML: a value does not fit its tag") from error
 
 
-def _mark(node: yaml.Node, where: str, lines: dict[str, int], source: Source, above: frozenset[int]) -> None:
+def _mark(
+    node: yaml.Node, where: str, lines: dict[str, int], source: Source, above: frozenset[int], sizes: dict[int, int]
+) -> int:
+    """Enter the line of each key path, and return how many values the node stands for, aliases counted each time.
+
+    A node is visited once, where it stands first; ``sizes`` are those of the visited ones. Below an alias there are no
+    paths: a mistake there is told at the line of the alias.
+    """
     if id(node) in above or len(above) > 50:
         source.fail(where, "this refers to itself or is nested too deeply")
+    if id(node) in sizes:
+        return sizes[id(node)]
     inside = above | {id(node)}
-    if isinstance(node, yaml.MappingNode):
+    size = 1
+    if isinstance(node, yaml.ScalarNode):
+        _check_scalar(node, where, source)
+    elif isinstance(node, yaml.MappingNode):
         seen: set[str] = set()
         for key, value in node.value:
-            name = str(key.value)
+            if not isinstance(key, yaml.ScalarNode):
+                source.fail(where, "a key of this table is not text; put it in quotes")
+            name = key.value
             place = f"{where}.{name}" if where else name
             lines[place] = key.start_mark.line + 1
+            _check_scalar(key, place, source)
             if name in seen:
                 source.fail(place, "this key stands twice; the first one would be lost")
             seen.add(name)
-            _mark(value, place, lines, source, inside)
+            size += 1 + _mark(value, place, lines, source, inside, sizes)
     elif isinstance(node, yaml.SequenceNode):
         for index, value in enumerate(node.value):
             place = f"{where}[{index}]"
             lines[place] = value.start_mark.line + 1
-            _mark(value, place, lines, source, inside)
+            size += _mark(value, place, lines, source, inside, sizes)
+    if size > _MAX_VALUES:
+        source.fail(where, f"this stands for more than {_MAX_VALUES:,} values, aliases counted each time; write out what is meant")
+    sizes[id(node)] = size
+    return size
+
+
+def _check_scalar(node: yaml.ScalarNode, where: str, source: Source) -> None:
+    """Refuse a value that does not fit its tag, explicit or implied, and text that no file or terminal can take."""
+    kind = node.tag.rpartition(":")[2]
+    if kind not in ("str", "null", "merge", "value"):
+        try:
+            yaml.constructor.SafeConstructor().construct_document(node)
+        except _MISFITS:
+            source.fail(where, f"{node.value[:40]!r} cannot be read as {kind}; put it in quotes if it is text")
+    if any("\ud800" <= char <= "\udfff" for char in node.value):
+        source.fail(where, f"{node.value[:40]!r} holds half of a character (a lone surrogate)")
 
 
 def near(word: str, known: Iterable[str]) -> str:

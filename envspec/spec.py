@@ -8,7 +8,6 @@ from __future__ import annotations
 import fnmatch
 import json
 import re
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime
@@ -22,12 +21,9 @@ from packaging.utils import canonicalize_name
 from envspec.document import Source, as_list, as_table, kind_of, near, only_keys, read_yaml, text_at, texts_of
 from envspec.errors import UsageError
 from envspec.findings import SEVERITIES, FailOn, Severity
+from envspec.locks.model import parse_specifier
 from envspec.rules import RULES
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from envspec.toml import read_toml
 
 __all__ = [
     "Declared",
@@ -42,6 +38,9 @@ __all__ = [
 ]
 
 _KINDS: Final = ("package", "component", "variable", "host", "library", "limit", "setting")
+_TABLE: Final = re.compile(rb"""tool["'\s]*\.["'\s]*envspec""")
+_MAX_PATH, _MAX_NAME = 4095, 255
+"""Bytes of a path and of each name in it, as file systems allow them."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -151,7 +150,11 @@ class Spec:
 
 
 def find_spec(directory: Path | None = None) -> Path | None:
-    """``envspec.yaml`` in the directory, else a pyproject.toml in it that has ``[tool.envspec]``, else None."""
+    """``envspec.yaml`` in the directory, else a pyproject.toml in it that has ``[tool.envspec]``, else None.
+
+    A pyproject.toml that cannot be read, or is not TOML and mentions the table, is returned too: ``load_spec`` says what
+    is the matter, and nothing runs without the rules that somebody wrote.
+    """
     place = directory or Path.cwd()
     for name in ("envspec.yaml", "envspec.yml"):
         if (place / name).is_file():
@@ -159,10 +162,15 @@ def find_spec(directory: Path | None = None) -> Path | None:
     project = place / "pyproject.toml"
     if project.is_file():
         try:
-            if "envspec" in tomllib.loads(project.read_text(encoding="utf-8")).get("tool", {}):
-                return project
-        except (OSError, ValueError, AttributeError):
-            return None
+            data = project.read_bytes()
+        except OSError:
+            return project
+        try:
+            tool = read_toml(data.decode("utf-8-sig")).get("tool")
+        except ValueError:
+            return project if _TABLE.search(data) else None
+        if isinstance(tool, dict) and "envspec" in tool:
+            return project
     return None
 
 
@@ -179,14 +187,16 @@ def load_spec(path: str | Path) -> Spec:
         raise UsageError(f"cannot read the spec {place}: {error.strerror or error}") from error
     except UnicodeDecodeError as error:
         raise UsageError(f"the spec {place} is not UTF-8 text (byte {error.start})") from error
+    except ValueError as error:  # no path of this system: a NUL in it, or what its encoding lacks
+        raise UsageError(f"cannot read the spec {str(place)!r}: {error}") from error
     data, lines = _from_toml(text, place) if place.suffix == ".toml" else read_yaml(text, place)
     return _spec(data, Source(place, lines))
 
 
 def _from_toml(text: str, path: Path) -> tuple[object, dict[str, int]]:
     try:
-        data = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        data = read_toml(text)
+    except ValueError as error:
         raise UsageError(f"{path}: this is not valid TOML: {error}") from error
     if path.name == "pyproject.toml":
         tool = data.get("tool", {})
@@ -259,7 +269,7 @@ def _spec(data: object, source: Source) -> Spec:
         root=source.path.parent,
         hosts=hosts,
         roles=roles,
-        lock=text_at(table, "lock", "lock", source),
+        lock=_path_at(table, "lock", "lock", source),
         requires=_names(table.get("requires"), "requires", source),
         versions=_versions(table.get("versions"), "versions", source),
         declared=tuple(
@@ -294,8 +304,8 @@ def _host(name: str, value: object, where: str, roles: Mapping[str, RoleSpec], s
 
 def _checked_target(target: str, where: str, source: Source) -> str:
     if not target.strip() or target.startswith("-") or any(ord(char) < 32 for char in target):
-        source.fail(where, f"{target!r} is not a host")
-    return target
+        source.fail(where, f"{target[:80]!r} is not a host")
+    return _checked_path(target, where, source)
 
 
 def _role(name: str, value: object, where: str, source: Source) -> RoleSpec:
@@ -303,12 +313,29 @@ def _role(name: str, value: object, where: str, source: Source) -> RoleSpec:
     only_keys(table, ("lock", "baseline", "requires", "versions", "scripts"), where, source)
     return RoleSpec(
         name=name,
-        lock=text_at(table, "lock", f"{where}.lock", source),
-        baseline=text_at(table, "baseline", f"{where}.baseline", source),
+        lock=_path_at(table, "lock", f"{where}.lock", source),
+        baseline=_path_at(table, "baseline", f"{where}.baseline", source),
         requires=_names(table.get("requires"), f"{where}.requires", source),
         versions=_versions(table.get("versions"), f"{where}.versions", source),
-        scripts=texts_of(table.get("scripts"), f"{where}.scripts", source),
+        scripts=tuple(
+            _checked_path(script, f"{where}.scripts[{index}]", source)
+            for index, script in enumerate(texts_of(table.get("scripts"), f"{where}.scripts", source))
+        ),
     )
+
+
+def _path_at(table: Mapping[str, object], key: str, where: str, source: Source) -> str | None:
+    text = text_at(table, key, where, source)
+    return _checked_path(text, where, source) if text is not None else None
+
+
+def _checked_path(text: str, where: str, source: Source) -> str:
+    """The text, where a file could have it for its path; the system refuses any other with an error of its own."""
+    if not text.strip() or "\0" in text:
+        source.fail(where, f"{text[:40]!r} is not a path")
+    if len(text.encode()) > _MAX_PATH or any(len(part.encode()) > _MAX_NAME for part in text.split("/")):
+        source.fail(where, f"{text[:40]!r}… is longer than a path can be ({_MAX_PATH:,} bytes, {_MAX_NAME} for each name in it)")
+    return text
 
 
 def _declared(value: object, where: str, roles: set[str], source: Source) -> Declared:
@@ -394,9 +421,9 @@ def _versions(value: object, where: str, source: Source) -> dict[str, SpecifierS
         if not isinstance(text, str):
             source.fail(place, f'expected a specifier in quotes such as ">=2.9,<2.11", found {kind_of(text)}')
         try:
-            policies[canonicalize_name(name)] = SpecifierSet(text)
+            policies[canonicalize_name(name)] = parse_specifier(text)
         except InvalidSpecifier:
-            source.fail(place, f'{text!r} is not a version specifier such as ">=2.9,<2.11"')
+            source.fail(place, f'{text[:80]!r} is not a version specifier such as ">=2.9,<2.11"')
     return policies
 
 

@@ -55,10 +55,18 @@ def _is_directory(path: Path) -> bool:
         return False
 
 
+def _is_file(path: Path) -> bool:
+    """Whether it is one; False for a name that no file can have, as that of a very long role."""
+    try:
+        return path.is_file()
+    except (OSError, ValueError):
+        return False
+
+
 def _own(directory: Path, role: str) -> Path | None:
     """The file that a directory holds for this role alone."""
     names = (f"pylock.{role}.toml", f"requirements.{role}.lock")
-    return next((directory / name for name in names if (directory / name).is_file()), None)
+    return next((directory / name for name in names if _is_file(directory / name)), None)
 
 
 def _in_directory(directory: Path, role: str | None) -> Path:

@@ -145,12 +145,91 @@ def test_pyproject_table(tmp_path: Path) -> None:
         ("a: &x [*x]\n", r"refers to itself"),
         ("1: x\n", r"the key 1 is not text"),
         ("hosts: !!python/object:os.system {}\n", r"not valid YAML"),
+        ("a: 1\nlock: !!timestamp foo\n", r"envspec.yaml:2: lock: 'foo' cannot be read as timestamp; put it in quotes"),
+        ("lock: !!bool foo\n", r":1: lock: 'foo' cannot be read as bool"),
+        ('roles:\n  - !!int ""\n', r":2: roles\[0\]: '' cannot be read as int"),
+        ('!!int "": 1\n', r":1: '' cannot be read as int"),
+        ("lock: !!timestamp {=: foo}\n", r"a value does not fit its tag"),
+        ("version: " + "9" * 5000 + "\n", r":1: version: '9+' cannot be read as int"),
+        ("until: 2027-02-31\n", r":1: until: '2027-02-31' cannot be read as timestamp"),
+        ("? [a]\n: b\n", r"a key of this table is not text"),
+        ('lock: "a\\ud800b"\n', r":1: lock: 'a\\ud800b' holds half of a character"),
+        ('"a\\ud800b": 1\n', r":1: .* holds half of a character"),
+        ("a: " + "[" * 3000 + "\n", r"nested too deeply"),
+        ('lock: "a\\0b"\n', r":1: lock: 'a\\x00b' is not a path"),
+        ("lock: ''\n", r":1: lock: '' is not a path"),
+        ("lock: " + "x/" * 2500 + "\n", r":1: lock: 'x/[x/]+'… is longer than a path can be"),
+        ("roles:\n  a:\n    lock: " + "x" * 300 + "\n", r":3: roles.a.lock: 'x+'… is longer than a path can be"),
+        ("roles:\n  a:\n    baseline: " + "x" * 5000 + "\n", r":3: roles.a.baseline: .* is longer"),
+        ("roles:\n  a:\n    scripts:\n      - s.py\n      - " + "x" * 5000 + "\n", r":5: roles.a.scripts\[1\]: .* is longer"),
+        ("hosts:\n  a: " + "x" * 5000 + "\n", r":2: hosts.a: .* is longer"),
+        (f'versions:\n  torch: ">={"9" * 5000}"\n', r":2: versions.torch: .* is not a version specifier"),
+        (
+            "a0: &a0 [x, x, x, x, x, x, x, x, x]\n"
+            + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 9)),
+            r"envspec.yaml:6: a5: this stands for more than 100,000 values",
+        ),
+        (
+            "a0: &a0 {x: 1}\n" + "".join(f"a{n}: &a{n}\n  <<: [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 9)),
+            r"this stands for more than 100,000 values",
+        ),
+        ("roles: {a: &a {requires: [1]}, b: *a}\n", r":1: roles.a.requires\[0\]: expected text"),
+        ("requires: &a [torch]\nroles:\n  a:\n    requires: *a\n    versions: *a\n", r":5: roles.a.versions: expected a table"),
     ],
 )
 def test_a_mistake_names_line_and_key(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(UsageError, match=message) as caught:
         load_spec(write(tmp_path, text))
     assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 400
+    str(caught.value).encode()
+
+
+def test_aliases_are_read(tmp_path: Path) -> None:
+    spec = load_spec(write(tmp_path, "roles:\n  a: &a {requires: [torch]}\n  b: *a\n  c:\n    <<: *a\n    lock: x.lock\n"))
+    assert {role: rule.requires for role, rule in spec.roles.items()} == dict.fromkeys("abc", ("torch",))
+    assert spec.roles["c"].lock == "x.lock"
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b'[tool.envspec\nfail-on="any"', r"pyproject.toml: this is not valid TOML: .*line 1"),
+        (b'[tool . "envspec"]\na = \n', r"not valid TOML"),
+        (b"[tool.envspec]\n# \xff\n", r"not UTF-8 text \(byte 17\)"),
+        (b"[tool.envspec]\na = 1\na = 2\n", r"not valid TOML: .*line 3"),
+        (b"[tool.envspec]\nx = " + b"[" * 30000, r"not valid TOML"),
+        (b"[tool.envspec]\nversion = " + b"9" * 5000, r"not valid TOML: Exceeds the limit"),
+        (b"[tool]\nenvspec = 3\n", r"pyproject.toml:2: expected a table|pyproject.toml: expected a table"),
+        (b'[tool.envspec]\nlock = "a\\u0000b"\n', r"pyproject.toml:2: lock: 'a\\x00b' is not a path"),
+    ],
+)
+def test_a_damaged_project_that_mentions_the_table_is_not_passed_over(
+    tmp_path: Path, data: bytes, message: str
+) -> None:
+    path = tmp_path / "pyproject.toml"
+    path.write_bytes(data)
+    assert find_spec(tmp_path) == path
+    with pytest.raises(UsageError, match=message) as caught:
+        load_spec(path)
+    assert "\n" not in str(caught.value)
+    assert "set_int_max" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"tool = 1\n", b"[tool]\n", b"[project\n", b"# \xff\n", b"x = " + b"[" * 30000, b"[tool.other]\na = 1\na = 2\n"],
+)
+def test_another_project_is_none_of_ours_whatever_its_state(tmp_path: Path, data: bytes) -> None:
+    (tmp_path / "pyproject.toml").write_bytes(data)
+    assert find_spec(tmp_path) is None
+
+
+def test_a_project_with_a_byte_order_mark_is_found(tmp_path: Path) -> None:
+    path = tmp_path / "pyproject.toml"
+    path.write_bytes(b"\xef\xbb\xbf[tool.envspec]\nfail-on = 'any'\n")
+    assert find_spec(tmp_path) == path
+    assert load_spec(path).fail_on == "any"
 
 
 def test_a_mistake_in_toml_names_line_and_key(tmp_path: Path) -> None:
