@@ -36,7 +36,7 @@ class Source:
             place = place.rpartition(".")[0] if not place.endswith("]") else place.rpartition("[")[0]
         line = self.lines.get(place or "")
         prefix = f"{self.path}:{line}" if line else str(self.path)
-        key = where.encode("utf-8", "backslashreplace").decode()  # a key may hold what no terminal takes
+        key = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in where)
         raise UsageError(f"{prefix}: {key + ': ' if key else ''}{message}")
 
 

@@ -154,7 +154,8 @@ def test_pyproject_table(tmp_path: Path) -> None:
         ("until: 2027-02-31\n", r":1: until: '2027-02-31' cannot be read as timestamp"),
         ("? [a]\n: b\n", r"a key of this table is not text"),
         ('lock: "a\\ud800b"\n', r":1: lock: 'a\\ud800b' holds half of a character"),
-        ('"a\\ud800b": 1\n', r":1: .* holds half of a character"),
+        ('"a\\ud800b": 1\n', r":1: a\\ud800b: .* holds half of a character"),
+        ('"a\\nb": 1\n', r":1: a\\nb: there is no such key"),
         ("a: " + "[" * 3000 + "\n", r"nested too deeply"),
         ('lock: "a\\0b"\n', r":1: lock: 'a\\x00b' is not a path"),
         ("lock: ''\n", r":1: lock: '' is not a path"),
@@ -295,19 +296,85 @@ def test_init_quotes_whatever_it_is_given(
     assert {(item.name, item.target, item.role) for item in load_spec(path).hosts.values()} == set(hosts)
 
 
-@settings(max_examples=150, deadline=None)
+HOSTILE = (
+    "!!timestamp foo",
+    "!!bool foo",
+    '!!int ""',
+    "!!timestamp {=: foo}",
+    "!!set [a]",
+    "&a [*a, *a]",
+    "<<: 3",
+    "? {a: b}",
+    '"a\\0b"',
+    '"\\ud800"',
+    '"a\\nb": 1',
+    "2027-02-31",
+    "9" * 5000,
+    "x" * 5000,
+    "[" * 3000,
+)
+
+
+@settings(max_examples=250, deadline=None)
 @given(st.data())
 def test_a_damaged_spec_is_read_or_refused_in_one_sentence(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
     start = data.draw(st.integers(0, len(FULL)))
     end = data.draw(st.integers(start, len(FULL)))
-    filler = data.draw(st.text(alphabet=" \n[]{}:-'\"#&*!|>%@`\t\x00\x85abc019", max_size=10))
+    noise = st.text(alphabet=" \n[]{}:-'\"#&*!|>%@`\\\t\x00\x85abc019", max_size=10)
+    filler = data.draw(st.sampled_from(HOSTILE).map(lambda text: f" {text}\n") | st.sampled_from(HOSTILE) | noise)
     path = tmp_path_factory.mktemp("fuzz") / "envspec.yaml"
     path.write_text(FULL[:start] + filler + FULL[end:], encoding="utf-8")
-    refused = None
+    assert_read_or_refused(path)
+
+
+def assert_read_or_refused(path: Path) -> None:
     try:
-        load_spec(path)
+        spec = load_spec(path)
     except UsageError as error:
         refused = str(error)
-    assert refused is None or ("\n" not in refused and "envspec.yaml" in refused)
+        assert "\n" not in refused
+        assert path.name in refused
+        refused.encode()
+        return
+    roles = spec.roles.values()
+    places = [host.target for host in spec.hosts.values()]
+    for place in (spec.lock, *places, *(p for role in roles for p in (role.lock, role.baseline, *role.scripts))):
+        (path.parent / (place or "")).exists()  # the system answers, whatever the place
+    for policy in (*spec.versions.values(), *(item for role in roles for item in role.versions.values())):
+        policy.contains("1.0")
+
+
+PROJECT = """\
+[project]
+name = "demo"
+[tool.envspec]
+fail-on = "any"
+lock = "a.lock"
+[tool.envspec.roles.infer]
+requires = ["speculators"]
+versions = { torch = ">=2" }
+[[tool.envspec.ignore]]
+code = "EP304"
+reason = "known"
+until = 2027-03-31
+"""
+HOSTILE_TOML = ("9" * 5000, "x" * 5000, "[" * 3000, "a = " + "[" * 3000, '"a\\u0000b"', "\nname = 1\n", "2027-02-31", "\\")
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_a_damaged_project_is_read_or_refused_and_never_passed_over(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    start = data.draw(st.integers(0, len(PROJECT)))
+    end = data.draw(st.integers(start, len(PROJECT)))
+    noise = st.text(alphabet=" \n[]{}.=-'\"#\\\t\x00abc019", max_size=10)
+    filler = data.draw(st.sampled_from(HOSTILE_TOML) | noise)
+    path = tmp_path_factory.mktemp("fuzz") / "pyproject.toml"
+    text = PROJECT[:start] + filler + PROJECT[end:]
+    path.write_bytes(text.encode() + data.draw(st.sampled_from([b"", b"#\xff"])))
+    found = find_spec(path.parent)
+    assert found == path or not any(line.startswith("[tool.envspec]") for line in text.split("\n")) or '"""' in text or "'''" in text
+    assert_read_or_refused(path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import textwrap
@@ -15,6 +16,7 @@ from packaging.tags import sys_tags
 
 from envspec.errors import UsageError
 from envspec.locks import Lock, Target, load_lock, load_role_locks
+from envspec.locks.requirements import logical_lines
 from envspec.locks.target import platforms
 from envspec.snapshot import Interpreter, Libc
 from tests.envspec.compare.make import MARKERS, snap
@@ -613,12 +615,35 @@ NAMES = ("pylock.toml", "uv.lock", "requirements.lock")
 SEEDS = {
     "pylock.toml": HEAD
     + f'[[packages]]\nname = "six"\nversion = "1.0"\nmarker = "os_name == \'nt\'"\nwheels = [{wheel("six", "py3-none-any")}]\n',
-    "uv.lock": UV,
+    "uv.lock": UV
+    + f'wheels = [{{ url = "https://files.example/extra_dep-1.0-py3-none-any.whl", hash = "sha256:{SHA}" }}]\n',
     "requirements.lock": f"six==1.0 ; os_name == 'nt' --hash=sha256:{SHA}\n-e ./x\ndemo @ git+https://x.example/y@{'a' * 40}\n",
 }
 
 
-@settings(max_examples=150, deadline=None)
+HOSTILE = (
+    "9" * 5000,
+    "[" * 3000,
+    "a = " + "[" * 3000,
+    "(" * 3000,
+    " --hash=sha256:xyz",
+    " --hash=sha256:00",
+    f" --hash=SHA256:{SHA}",
+    f" --hsah=sha256:{SHA}",
+    " --index-url=https://other.example",
+    "===banana",
+    ",==2",
+    " \\\n",
+    "\n[[package]]\n",
+    '\nmarker = 5\n',
+    '\nhash = "xx"\n',
+    '\nlock-version = "1.9"\n',
+    "\n-r missing.lock\n",
+    "\n-r a\0b\n",
+)
+
+
+@settings(max_examples=400, deadline=None)
 @given(st.sampled_from(NAMES), st.data())
 def test_a_damaged_lock_is_read_or_refused_in_one_sentence(
     tmp_path_factory: pytest.TempPathFactory, name: str, data: st.DataObject
@@ -627,12 +652,24 @@ def test_a_damaged_lock_is_read_or_refused_in_one_sentence(
     seed = SEEDS[name]
     start = data.draw(st.integers(0, len(seed)))
     end = data.draw(st.integers(start, len(seed)))
-    filler = data.draw(st.text(alphabet=" \n[]{}=\"'#\\,.;:abc019-%\x00\u2028", max_size=12))
+    noise = st.text(alphabet=" \n[]{}=\"'#\\,.;:abc019-%\x00\u2028", max_size=12)
+    filler = data.draw(st.sampled_from(HOSTILE) | noise)
     path = tmp_path_factory.mktemp("fuzz") / name
     path.write_text(seed[:start] + filler + seed[end:], encoding="utf-8")
-    refused = None
     try:
-        load_lock(path).resolve(target())
+        lock = load_lock(path)
+        lock.resolve(target())
     except UsageError as error:
         refused = str(error)
-    assert refused is None or ("\n" not in refused and name in refused)
+        assert "\n" not in refused
+        assert str(path.parent) in refused  # the file, or one that it includes
+        refused.encode()
+        return
+    assert lock.kind == "uv" or lock.packages
+    for package in lock.packages:
+        assert package.version is None or package.parsed is not None
+        assert all(re.fullmatch(r"(sha1|sha224|sha256|md5):[0-9a-f]{32,64}", value) for value in package.hashes)
+        assert lock.kind != "uv" or {*package.requires} <= {*lock.names, "demo"}
+    if lock.kind == "requirements":
+        hashed = {number for number, line in logical_lines(path.read_text(encoding="utf-8")) if " --hash" in line and line[0] != "-"}
+        assert hashed <= {package.line for package in lock.packages if package.hashes}
