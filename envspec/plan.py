@@ -16,7 +16,7 @@ from typing import Literal
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from envspec import mend
 from envspec.errors import CaptureError
@@ -228,7 +228,7 @@ def _step(
     if package.version is not None and public(package.version) != public(dist.version):
         try:
             older = Version(have) < Version(package.version)
-        except InvalidVersion:
+        except ValueError:  # InvalidVersion, and a number of more digits than Python reads
             return "replace", have
         return ("upgrade" if older else "downgrade"), have
     want_variant, have_variant = locked_variant(package, packages, snapshot.markers), dist.build_variant
@@ -263,6 +263,8 @@ def _plain_requirement(package: LockedPackage) -> str:
         tail = f"#subdirectory={direct.subdirectory}" if direct.subdirectory else ""
         if direct.kind == "vcs":
             return f"{package.name} @ git+{place}@{direct.commit}{tail}"
+        if direct.kind == "archive":  # its line may have hashes behind it, and a space would begin an option
+            place, tail = (re.sub(r"\s", "%20", text) for text in (place, tail))
         if place:
             return f"{package.name} @ {place}{tail}"
     return f"{package.name}=={package.version}" if package.version else package.name
@@ -344,7 +346,7 @@ def _upset(steps: Sequence[Step], installed: Mapping[str, Distribution], snapsho
                 continue
             try:
                 fits = requirement.specifier.contains(Version(want), prereleases=True)
-            except InvalidVersion:
+            except ValueError:  # InvalidVersion, and a number of more digits than Python reads
                 continue
             if not fits:
                 notes.append(f"{name} {dist.version} requires {requirement}: {want} would not satisfy it.")

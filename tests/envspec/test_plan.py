@@ -175,6 +175,19 @@ def test_a_lock_cannot_run_anything(world: tuple[Path, Path], tmp_path: Path, ev
     assert not (tmp_path / "HACKED").exists()
 
 
+def test_a_lock_cannot_add_an_option(world: tuple[Path, Path]) -> None:
+    place = Direct(kind="archive", url="https://x.example/a-1.tar.gz --index-url=https://other.example", hashes=frozenset({"sha256:" + "0" * 64}))
+    made = plan(snapshot_of(world[0]), Lock(path="x.lock", kind="uv", packages=(LockedPackage(name="a", direct=place),)))
+    assert made.requirements(hashed=True).split(" \\\n")[0] == "a @ https://x.example/a-1.tar.gz%20--index-url=https://other.example"
+
+
+def test_a_version_longer_than_python_reads_is_replaced(world: tuple[Path, Path], tmp_path: Path) -> None:
+    snapshot = snapshot_of(world[0])
+    dists = tuple(replace(dist, version="9" * 5000) if dist.name == "alpha" else dist for dist in snapshot.distributions)
+    made = plan(replace(snapshot, distributions=dists), lock_in(tmp_path / "requirements.lock", "alpha==1.0\n"))
+    assert [step.action for step in made.steps] == ["replace"]
+
+
 def test_what_was_not_read_is_not_planned_for(world: tuple[Path, Path], tmp_path: Path) -> None:
     snapshot = snapshot_of(world[0])
     sections = {**snapshot.sections, "distributions": Section(status="unknown", reason="time ran out")}

@@ -66,6 +66,7 @@ def test_a_role_has_the_files_of_its_own_only_where_it_is_declared(tmp_path: Pat
         ("train: needs more", "train: ''", ":9: roles.train: say in words why this role may differ"),
         ("archs:", "arch:", ":7: arch: there is no such key; did you mean 'archs'?"),
         ("version: 1", "version: [", ": this is not valid YAML: "),
+        ("version: 1", "version: !!timestamp foo", ":1: version: 'foo' cannot be read as timestamp"),
         (GOOD, "", ": version: expected 1, found None"),
     ],
 )
