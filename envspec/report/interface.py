@@ -58,7 +58,7 @@ def view_of(
 ) -> View:
     """The view for a stream. NO_COLOR wins over CLICOLOR_FORCE, which wins over what the stream is.
 
-    The width is COLUMNS where it is set, the terminal's where there is one, else 80; never under 40.
+    The width is COLUMNS where it is set, the terminal's where there is one, else 80; never under 40 or over 10,000.
     """
     terminal = stream.isatty()
     if environment.get("NO_COLOR"):
@@ -69,7 +69,7 @@ def view_of(
         colour = terminal and environment.get("CLICOLOR") != "0" and environment.get("TERM") != "dumb"
     encoding = (getattr(stream, "encoding", None) or "utf-8").lower().replace("_", "-")
     return View(
-        width=max(40, _width(stream, environment, terminal)),
+        width=min(max(40, _width(stream, environment, terminal)), 10_000),
         colour=colour,
         ascii=not encoding.startswith("utf"),
         verbose=verbose,
@@ -79,9 +79,9 @@ def view_of(
 
 
 def _width(stream: TextIO, environment: Mapping[str, str], terminal: bool) -> int:
-    columns = environment.get("COLUMNS", "")
-    if columns.isascii() and columns.isdecimal() and int(columns) > 0:
-        return int(columns)
+    columns = environment.get("COLUMNS", "").lstrip("0")
+    if columns.isascii() and columns.isdecimal():
+        return int(columns[:9])  # as many digits as decide; Python refuses to read thousands of them
     if terminal:
         try:
             return os.get_terminal_size(stream.fileno()).columns or 80

@@ -408,6 +408,9 @@ def test_width_and_encoding_come_from_the_stream() -> None:
     assert view_of(_Stream(False), {"COLUMNS": "132"}).width == 132
     assert view_of(_Stream(False), {"COLUMNS": "7"}).width == 40
     assert view_of(_Stream(False), {"COLUMNS": "wide"}).width == 80
+    assert view_of(_Stream(False), {"COLUMNS": "000"}).width == 80
+    assert view_of(_Stream(False), {"COLUMNS": "0000000000000132"}).width == 132
+    assert view_of(_Stream(False), {"COLUMNS": "9" * 5000}).width == 10_000
     assert view_of(_Stream(False, "latin-1"), {}).ascii is True
     assert view_of(_Stream(False, "UTF-8"), {}).ascii is False
     assert view_of(_Stream(False, None), {}).ascii is False
