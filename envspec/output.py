@@ -5,18 +5,19 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TextIO
 
 from envspec.errors import UsageError
-from envspec.files import write_whole
+from envspec.files import is_file, write_all
 from envspec.findings import FailOn, Report
 from envspec.report import RENDERERS, View, render, view_of
-from envspec.report.escape import plain
+from envspec.report.escape import no_commands, plain
 from envspec.report.github import summary
 
-__all__ = ["Output", "Sink", "parse_output", "write_atomically"]
+__all__ = ["Output", "Sink", "parse_output", "write_atomically", "write_together"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,42 +57,64 @@ class Sink:
         return view_of(self.stdout, self.environment, verbose=verbose, fail_on=fail_on, anchor=anchor)
 
     def print(self, text: str) -> None:
-        """Results, to standard output. What its encoding cannot carry is written as an escape."""
-        encoding = getattr(self.stdout, "encoding", None) or "utf-8"
-        self.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))
-        self.stdout.flush()
+        """Results, to standard output. What its encoding cannot carry is written as an escape.
+
+        Raises:
+            UsageError: it cannot be written, as on a full disk.
+            BrokenPipeError: whoever read it has gone.
+        """
+        try:
+            _write(self.stdout, text)
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            raise UsageError(f"cannot write standard output: {error.strerror or error}") from error
+
+    def print_line(self, text: str) -> None:
+        """A line with names from elsewhere in it, to standard output: it stays one line and is no workflow command.
+
+        Raises:
+            UsageError, BrokenPipeError: as for :meth:`print`.
+        """
+        self.print(no_commands(plain(text)) + "\n")
 
     def say(self, text: str) -> None:
         """A remark for the person at the terminal, to standard error."""
-        encoding = getattr(self.stderr, "encoding", None) or "utf-8"
-        line = plain(text)
-        line = f"\\x3a{line[1:]}" if line.lstrip().startswith("::") else line
-        self.stderr.write(line.encode(encoding, "backslashreplace").decode(encoding) + "\n")
-        self.stderr.flush()
+        self.remark(no_commands(plain(text)) + "\n")
 
-    def report(self, report: Report, view: View, *, format: str, outputs: Sequence[Output]) -> None:
+    def remark(self, text: str) -> None:
+        """Finished text for standard error. One that nobody can read is lost: the exit code still tells."""
+        with suppress(OSError):
+            _write(self.stderr, text)
+
+    def report(self, report: Report, view: View, *, format: str, outputs: Sequence[Output], besides: Sequence[tuple[Path, str]] = ()) -> None:
         """Show a report: the chosen format on standard output, each ``--output`` in its file, and in GitHub Actions
-        annotations on standard error (the runner reads both streams) and the step summary.
+        annotations on standard error (the runner reads both streams) and the step summary. ``besides`` are files, each with
+        its text, that are written with the outputs or not at all.
 
         Raises:
-            UsageError: a file cannot be written.
+            UsageError: a file or standard output cannot be written; of the files none was.
         """
         on_file = replace(view, colour=False, ascii=False, width=max(view.width, 80))
-        for output in outputs:
-            write_atomically(output.path, render(output.format, report, on_file))
+        write_together([*((output.path, render(output.format, report, on_file)) for output in outputs), *besides])
         self.print(render(format, report, view))
         if self.environment.get("GITHUB_ACTIONS") == "true":
             if format != "github":
-                self.stderr.write(render("github", report, on_file))
-                self.stderr.flush()
+                self.remark(render("github", report, on_file))
             path = self.environment.get("GITHUB_STEP_SUMMARY")
             if path:
                 _append_summary(Path(path), report, on_file)
 
 
+def _write(stream: TextIO, text: str) -> None:
+    encoding = getattr(stream, "encoding", None) or "utf-8"
+    stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
+    stream.flush()
+
+
 def _append_summary(path: Path, report: Report, view: View) -> None:
     try:
-        used = path.stat().st_size if path.exists() else 0
+        used = path.stat().st_size if is_file(path) else 0
         with path.open("a", encoding="utf-8") as file:
             file.write(summary(report, view, used=used))
     except OSError as error:
@@ -104,7 +127,16 @@ def write_atomically(path: Path, text: str) -> None:
     Raises:
         UsageError: it cannot be written.
     """
+    write_together([(path, text)])
+
+
+def write_together(files: Sequence[tuple[Path, str]]) -> None:
+    """Write whole UTF-8 files, or none of them.
+
+    Raises:
+        UsageError: one cannot be written.
+    """
     try:
-        write_whole(path, text)
+        write_all(files)
     except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror or error}") from error
+        raise UsageError(f"cannot write {error.filename}: {error.strerror}") from error

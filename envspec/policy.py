@@ -15,12 +15,11 @@ from pathlib import Path
 from typing import Final
 
 from envspec.errors import UsageError
-from envspec.files import write_whole
 from envspec.findings import Finding, Location, sort_findings
 from envspec.rules import FAMILIES, finding
 from envspec.spec import Ignore, Spec
 
-__all__ = ["BASELINE_SCHEMA", "Baseline", "apply", "audit", "load_baseline", "save_baseline"]
+__all__ = ["BASELINE_SCHEMA", "Baseline", "accepting", "apply", "audit", "load_baseline"]
 
 BASELINE_SCHEMA: Final = "envspec/baseline/1"
 
@@ -31,6 +30,10 @@ class Baseline:
 
     path: str = ""
     accepted: Mapping[str, str] = field(default_factory=dict)
+
+    def to_text(self) -> str:
+        """The file, sorted."""
+        return json.dumps({"schema": BASELINE_SCHEMA, "accepted": dict(self.accepted)}, indent=1, sort_keys=True) + "\n"
 
 
 def load_baseline(path: str | Path) -> Baseline:
@@ -54,19 +57,14 @@ def load_baseline(path: str | Path) -> Baseline:
     return Baseline(path=str(place), accepted=accepted)
 
 
-def save_baseline(findings: Iterable[Finding], path: str | Path) -> None:
-    """Write the findings that count as a new baseline, atomically and sorted."""
-    place = Path(path)
+def accepting(findings: Iterable[Finding], path: str | Path) -> Baseline:
+    """A new baseline for a file, which is not written here: the findings that are not declared."""
     accepted = {
         item.fingerprint: f"{item.code} {item.subject} on {', '.join(item.hosts)}"
         for item in findings
         if not item.declared
     }
-    text = json.dumps({"schema": BASELINE_SCHEMA, "accepted": accepted}, indent=1, sort_keys=True) + "\n"
-    try:
-        write_whole(place, text)
-    except OSError as error:
-        raise UsageError(f"cannot write the baseline {place}: {error.strerror or error}") from error
+    return Baseline(path=str(path), accepted=accepted)
 
 
 def apply(

@@ -28,6 +28,7 @@ from typing import Final, Literal, cast
 
 from envspec.document import Source, as_list, as_table, only_keys, read_yaml, text_at, texts_of
 from envspec.errors import UsageError
+from envspec.files import is_file
 
 __all__ = ["DEFAULT_STACK", "ROLES", "STACKS", "SmokeImport", "Stack", "find_stack", "find_stacks", "load_stack", "parse_stack"]
 
@@ -106,7 +107,7 @@ def find_stack(name: str | None, root: Path = STACKS) -> Stack:
     """
     wanted = name or DEFAULT_STACK
     for folder in (root / wanted, Path(wanted)) if "/" not in wanted else (Path(wanted),):
-        if (folder / "stack.yaml").is_file():
+        if is_file(folder / "stack.yaml"):
             return load_stack(folder)
     known = ", ".join(path.name for path in find_stacks(root)) or f"none in {root}"
     raise UsageError(f"there is no stack {wanted!r}: no stack.yaml in {root / wanted if '/' not in wanted else wanted}; stacks here: {known}")
@@ -127,7 +128,7 @@ def load_stack(folder: str | Path) -> Stack:
     stack = parse_stack(data, path)
     for role in (None, *stack.roles):
         for needed in stack.inputs(role):
-            if not needed.is_file():
+            if not is_file(needed):
                 raise UsageError(f"{path}: the stack has no {needed.name}; write what it needs into {needed}")
     for extra in sorted(place.glob("requirements.*.in")):
         role = extra.name.split(".")[1]

@@ -7,8 +7,20 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from envspec.capture import Captured
-from envspec.commands.inputs import NamedHost, finish, host_names, named_hosts, options, outputs, read_baseline, read_hosts, read_locks, read_spec
-from envspec.commands.preflight import Task, resolve_all, tasks_of_spec, verdicts
+from envspec.commands.inputs import (
+    NamedHost,
+    check_apart,
+    finish,
+    host_names,
+    named_hosts,
+    options,
+    outputs,
+    read_baseline,
+    read_hosts,
+    read_locks,
+    read_spec,
+)
+from envspec.commands.preflight import Task, files_read, resolve_all, tasks_of_spec, verdicts
 from envspec.compare import LabelledSnapshot, compare
 from envspec.errors import UsageError
 from envspec.findings import Report
@@ -32,6 +44,7 @@ def run(arguments: argparse.Namespace, sink: Sink) -> int:
         raise UsageError("only locks were named; name a host to compare them with")
     reference = _reference(arguments.reference, names, spec)
     tasks = tasks_of_spec(spec, {host.role for host in hosts}) if arguments.preflight else []
+    check_apart(arguments, wanted, spec=spec, names=names, locks=locks, others=files_read(tasks))
     if len(hosts) == 1 and not (locks or tasks or _has_rules(spec, hosts[0].role)):
         raise UsageError(f"only {hosts[0].label} was named; name another host, or a lock with --lock FILE")
     captured = read_hosts(hosts, how, arguments.jobs, sink)

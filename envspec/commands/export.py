@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 
 from envspec.errors import UsageError
+from envspec.files import exists, is_dir
 from envspec.locking.check import load_stack_lock
 from envspec.locking.environments import Platform
 from envspec.locking.export import to_pylock, to_requirements, to_uv
@@ -25,9 +26,9 @@ def run(arguments: argparse.Namespace, sink: Sink) -> int:
     if arguments.format == "uv":
         if target is None:
             raise UsageError("--format uv writes pyproject.toml and uv.lock; name their folder with -o DIR")
-        if target.exists() and not target.is_dir():
+        if exists(target) and not is_dir(target):
             raise UsageError(f"{target} is a file; --format uv writes a folder")
-        existing = [name for name in ("pyproject.toml", "uv.lock") if (target / name).exists()]
+        existing = [name for name in ("pyproject.toml", "uv.lock") if exists(target / name)]
         if existing and not arguments.force:
             raise UsageError(f"{target / existing[0]} exists already; --force overwrites it")
         texts = to_uv(lock, platform)

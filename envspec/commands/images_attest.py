@@ -7,7 +7,9 @@ import json
 import re
 from pathlib import Path
 
+from envspec.commands.inputs import check_timeout
 from envspec.errors import UsageError
+from envspec.files import is_dir
 from envspec.images.attest import statement
 from envspec.images.read import named_images, read_images
 from envspec.images.verify import verify
@@ -20,10 +22,9 @@ def run(arguments: argparse.Namespace, sink: Sink) -> int:
     """Write the statement, once the image has been found to be what its labels and records say; else the findings, and 1."""
     if not re.fullmatch(r"[A-Za-z][A-Za-z0-9+.-]*:\S+", arguments.builder):
         raise UsageError(f"--builder {arguments.builder!r}: expected a URI, such as https://ci.example/builders/gpu")
-    if arguments.save and not Path(arguments.save).parent.is_dir():
+    if arguments.save and not is_dir(Path(arguments.save).parent):
         raise UsageError(f"cannot write {arguments.save}: there is no directory {Path(arguments.save).parent}")
-    if not arguments.timeout > 0:
-        raise UsageError(f"--timeout {arguments.timeout:g}: give a number of seconds above 0")
+    check_timeout(arguments.timeout)
     images = read_images(named_images([arguments.image]), arguments.timeout)
     report = verify(images)
     failing = report.failing("results")

@@ -59,7 +59,7 @@ def run(arguments: argparse.Namespace, sink: Sink) -> int:
         raise
     took = time.monotonic() - begun
     for image in built:
-        sink.print(plain(f"{image.name}: {image.size / 1e9:.2f} GB, {image.id}") + "\n")
+        sink.print_line(f"{image.name}: {image.size / 1e9:.2f} GB, {image.id}")
     for name, digest in built[0].digests.items():
         sink.print(f"  {name:<12}{digest}\n")
     sink.say(f"{stack.name}: built in {took:.0f} s")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from envspec.commands.inputs import finish, outputs, read_baseline
+from envspec.commands.inputs import check_apart, check_timeout, finish, outputs, read_baseline
 from envspec.errors import UsageError
 from envspec.images import labels
 from envspec.images.inspect import READ_TIMEOUT, inspect, read_record
@@ -20,9 +20,9 @@ __all__ = ["run"]
 
 def run(arguments: argparse.Namespace, sink: Sink) -> int:
     """Import in each image what its stack lists."""
-    if not arguments.timeout >= 1:
-        raise UsageError(f"--timeout {arguments.timeout:g}: give a number of seconds of at least 1")
+    check_timeout(arguments.timeout, least=1)
     wanted, baseline = outputs(arguments), read_baseline(arguments)
+    check_apart(arguments, wanted, others=[arguments.stack] if arguments.stack else [])
     images = named_images(arguments.images)
     gpus = arguments.gpus == "all" or (arguments.gpus == "auto" and has_driver())
     tell = sink.say if sink.stderr.isatty() else lambda text: None

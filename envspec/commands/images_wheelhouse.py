@@ -11,7 +11,6 @@ from envspec.images.wheelhouse import fetch
 from envspec.locking.check import load_stack_lock
 from envspec.locking.environments import Platform
 from envspec.output import Sink
-from envspec.report.escape import plain
 from envspec.stacks import ROLES, find_stack
 
 __all__ = ["run"]
@@ -26,5 +25,5 @@ def run(arguments: argparse.Namespace, sink: Sink) -> int:
     locks = [(load_stack_lock(stack, role), stack) for role in {stack.lock(role): role for role in roles}.values()]
     for lock, owner in [*locks, (load_stack_lock(tools), tools)]:
         new, number = fetch(folder, lock, Platform.of(owner), sink.say)
-        sink.print(plain(f"{folder}: {number} wheels of {lock.stack}, {new} of them new") + "\n")
+        sink.print_line(f"{folder}: {number} wheels of {lock.stack}, {new} of them new")
     return 0

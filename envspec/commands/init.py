@@ -9,10 +9,11 @@ from pathlib import Path
 
 from packaging.pylock import is_valid_pylock_path
 
+from envspec.commands.inputs import files_of
 from envspec.errors import UsageError
+from envspec.files import exists, within
 from envspec.hosts import HostName, parse_host
 from envspec.output import Sink, write_atomically
-from envspec.report.escape import plain
 from envspec.spec import init_text
 
 __all__ = ["run"]
@@ -27,16 +28,18 @@ _MAIN = re.compile(rb"^if __name__ == ['\"]__main__['\"]", re.MULTILINE)
 def run(arguments: argparse.Namespace, sink: Sink) -> int:
     """Write a spec from the hosts named and from the locks, environments and scripts that are found here."""
     target = Path(arguments.spec or "envspec.yaml")
-    if target.exists() and not arguments.force:
+    if exists(target) and not arguments.force:
         raise UsageError(f"{target} exists already; --force overwrites it")
     here = Path()
     names = [parse_host(text) for text in arguments.hosts] or [parse_host(text) for text in _environments(here)]
     locks = _locks(here)
+    if within({"spec": target}, [*files_of(names), *locks.values()]):
+        raise UsageError(f"{target} is what the spec would be made from; name another file with --spec FILE")
     roles = {name.role for name in names if name.role} | {role for role in locks if role}
     hosts = list(_named(names))
     write_atomically(target, init_text(hosts, locks=locks, scripts=_scripts(here, roles)))
     found = [f"{len(hosts)} host{'s' * (len(hosts) != 1)}", *(f"the lock {path}" for path in locks.values())]
-    sink.print(plain(f"wrote {target}: {', '.join(found)}") + "\n")
+    sink.print_line(f"wrote {target}: {', '.join(found)}")
     return 0
 
 

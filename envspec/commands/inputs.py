@@ -10,25 +10,30 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from rich.console import Console
 from rich.status import Status
 
 from envspec.capture import AT_ONCE, Captured, capture_each
 from envspec.errors import CaptureError, EnvspecError, UsageError
+from envspec.files import is_dir, real, within
 from envspec.findings import FailOn, Report
 from envspec.hosts import CaptureOptions, Host, HostName, open_host, parse_host
 from envspec.hosts.file import FileHost
-from envspec.locks import RoleLock, load_role_locks
+from envspec.hosts.interface import expand_user
+from envspec.locks import RoleLock, load_role_locks, named_lock, no_such_role
 from envspec.output import Output, Sink, parse_output
-from envspec.policy import Baseline, apply, audit, load_baseline, save_baseline
+from envspec.policy import Baseline, accepting, apply, audit, load_baseline
 from envspec.report.escape import plain
 from envspec.spec import Spec, find_spec, load_spec
 
 __all__ = [
     "NamedHost",
+    "check_apart",
+    "check_timeout",
     "concurrently",
+    "files_of",
     "finish",
     "host_names",
     "named_hosts",
@@ -41,6 +46,9 @@ __all__ = [
 ]
 
 T = TypeVar("T")
+
+LONGEST_TIMEOUT: Final = 7 * 24 * 3600
+"""Seconds. What waits for a host counts milliseconds in 32 bits."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,11 +132,15 @@ def read_locks(texts: Sequence[str], names: Sequence[HostName], spec: Spec | Non
     """The locks of ``--lock [ROLE=]FILE``, of ``lock:PATH`` hosts, and, where neither is given, of the spec.
 
     Raises:
-        UsageError: a lock cannot be read.
+        UsageError: a lock cannot be read, or is for a role that no host has.
     """
     roles = [name.role for name in names if name.kind != "lock"]
-    given: list[tuple[str | None, str]] = [_role_of(text, roles) for text in texts]
-    given += [(name.role, name.path or "") for name in names if name.kind == "lock"]
+    given: list[tuple[str | None, str]] = [named_lock(text, roles) for text in texts]
+    for name in names:
+        if name.kind == "lock":
+            if name.role is not None and name.role not in roles:
+                raise no_such_role(name.role, f"{name.role}={name.text}", roles)
+            given.append((name.role, name.path or ""))
     if not given and spec:
         named = {role: str(spec.root / rule.lock) for role, rule in spec.roles.items() if rule.lock and role in roles}
         given += list(named.items())
@@ -146,44 +158,80 @@ def _locks_of(path: str, role: str) -> list[RoleLock]:
     return [replace(lock, role=role) for lock in load_role_locks(path, [role])]
 
 
-def _role_of(text: str, roles: Sequence[str | None]) -> tuple[str | None, str]:
-    role, equals, path = text.partition("=")
-    if equals and path and (role in roles or not Path(text).exists()):
-        return role, path
-    return None, text
-
-
 def options(arguments: argparse.Namespace) -> CaptureOptions:
     """How to capture, from the arguments.
 
     Raises:
         UsageError: a time or number that makes no sense.
     """
-    if not arguments.timeout > 0:
-        raise UsageError(f"--timeout {arguments.timeout:g}: give a number of seconds above 0")
+    check_timeout(arguments.timeout)
     if arguments.jobs is not None and arguments.jobs < 1:
         raise UsageError(f"--jobs {arguments.jobs}: give a number of at least 1")
     deep = tuple(dict.fromkeys(getattr(arguments, "deep", [])))
     return CaptureOptions(timeout=arguments.timeout, deep=("*",) if "*" in deep else deep)
 
 
-def outputs(arguments: argparse.Namespace) -> list[Output]:
-    """The files of ``--output``, checked before anything is read.
+def check_timeout(seconds: float, least: float = 0.0) -> None:
+    """Check a ``--timeout``.
 
     Raises:
-        UsageError: a bad format, or a directory that does not exist.
+        UsageError: it is not above 0 (or at least ``least``), or longer than a system can wait.
+    """
+    if not (seconds > 0 and least <= seconds <= LONGEST_TIMEOUT):
+        from_ = f"of at least {least:g}" if least else "above 0"
+        raise UsageError(f"--timeout {seconds:g}: give a number of seconds {from_} and at most {LONGEST_TIMEOUT:,} (a week)")
+
+
+def outputs(arguments: argparse.Namespace) -> list[Output]:
+    """The files of ``--output``, which are checked, with that of ``--write-baseline``, before anything is read.
+
+    Raises:
+        UsageError: a bad format, a directory that does not exist, or one file for two things.
     """
     found = [parse_output(text) for text in arguments.outputs]
+    written = [(output.path, output.format) for output in found]
+    if arguments.write_baseline:
+        written.append((Path(arguments.write_baseline), "the baseline"))
     taken: dict[Path, str] = {}
-    for output in found:
-        if not output.path.parent.is_dir():
-            raise UsageError(f"cannot write {output.path}: there is no directory {output.path.parent}")
-        if output.path.is_dir():
-            raise UsageError(f"cannot write {output.path}: it is a directory; name a file")
-        other = taken.setdefault(output.path.resolve(), output.format)
-        if other != output.format:
-            raise UsageError(f"--output names {output.path} for {other} and for {output.format}; give each format a file of its own")
+    for path, what in written:
+        if not is_dir(path.parent):
+            raise UsageError(f"cannot write {path}: there is no directory {path.parent}")
+        if is_dir(path):
+            raise UsageError(f"cannot write {path}: it is a directory; name a file")
+        other = taken.setdefault(real(path), what)
+        if other != what:
+            raise UsageError(f"{path} is named for {other} and for {what}; give each a file of its own")
     return found
+
+
+def check_apart(
+    arguments: argparse.Namespace,
+    outputs: Sequence[Output],
+    *,
+    spec: Spec | None = None,
+    names: Iterable[HostName] = (),
+    locks: Iterable[RoleLock] = (),
+    others: Iterable[str] = (),
+) -> None:
+    """Check that no file that will be written is one that was read: the spec, the baseline, files and interpreters of
+    hosts, locks and ``others``.
+
+    Raises:
+        UsageError: one is; it is still as it was.
+    """
+    read: list[str | Path] = [*others, *files_of(names), *(lock.lock.path for lock in locks)]
+    read += [path for path in (spec.path if spec else None, arguments.baseline) if path]
+    written = {f"--output {output.format}={output.path}": output.path for output in outputs}
+    if arguments.write_baseline:
+        written[f"--write-baseline {arguments.write_baseline}"] = Path(arguments.write_baseline)
+    lost = within(written, read)
+    if lost is not None:
+        raise UsageError(f"{lost} would overwrite a file that this run reads; name another")
+
+
+def files_of(names: Iterable[HostName]) -> list[Path]:
+    """The files of this machine that host names stand for."""
+    return [expand_user(name.path) for name in names if name.path and name.kind in ("file", "lock", "local")]
 
 
 def read_hosts(hosts: Sequence[NamedHost], how: CaptureOptions, at_once: int | None, sink: Sink) -> list[Captured]:
@@ -281,13 +329,15 @@ def finish(
     findings = apply(report.findings, spec, baseline, roles=roles)
     if preflighted:
         findings += apply(audit(findings, spec, baseline, roles=roles, families=("EP1",)), spec, baseline, roles=roles)
+    besides = []
     if arguments.write_baseline:
-        save_baseline(findings, arguments.write_baseline)
-        findings = apply(findings, spec, load_baseline(arguments.write_baseline), roles=roles)
+        new = accepting(findings, arguments.write_baseline)
+        besides.append((Path(new.path), new.to_text()))
+        findings = apply(findings, spec, new, roles=roles)
     failed = sum(host.status == "failed" for host in report.hosts)
     report = replace(report, findings=(), counts=replace(report.counts, failed=failed)).with_findings(findings)
     fail_on: FailOn = arguments.fail_on or (spec.fail_on if spec else "breaks")
     anchor = next((lock.lock.path for lock in locks), None) or (spec.path if spec else None)
     view = sink.view(verbose=arguments.verbose, fail_on=fail_on, anchor=anchor)
-    sink.report(report, view, format=arguments.format, outputs=outputs)
+    sink.report(report, view, format=arguments.format, outputs=outputs, besides=besides)
     return report.exit_code(fail_on)

@@ -55,8 +55,7 @@ def _check(stack: Stack, sink: Sink) -> int:
             line = f",line={problem.line}" if problem.line else ""
             # The command's own syntax: % and line ends are escaped.
             text = plain(problem.message).replace("%", "%25")
-            sink.stderr.write(f"::error file={problem.path.as_posix()}{line},title=Lock of {stack.name}::{text}\n")
-            sink.stderr.flush()
+            sink.remark(f"::error file={problem.path.as_posix()}{line},title=Lock of {stack.name}::{text}\n")
     if problems:
         return 1
     counts = [len(read_metadata(stack.metadata(role))[0].entries) for role in stack.own]

@@ -33,6 +33,8 @@ def run(arguments: argparse.Namespace, sink: Sink) -> int:
     made = _plan(arguments, sink, how, host, captured.snapshot, lock)
     if not made.python.isprintable():
         raise UsageError(f"the interpreter's path on {host.label} holds control characters; no command is written with it")
+    if made.python.startswith("-"):
+        raise UsageError(f"the interpreter's path on {host.label} is {made.python!r}, which a command would take for an option")
     for step in made.steps:
         if not all(text.isprintable() for text in (step.requirement, step.index or "", *step.hashes)):
             raise UsageError(f"{lock.path}: the entry of {step.name} holds control characters; no command is written from it")

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from envspec.commands.inputs import (
     NamedHost,
+    check_apart,
     concurrently,
     finish,
     host_names,
@@ -21,6 +22,7 @@ from envspec.commands.inputs import (
     read_spec,
 )
 from envspec.errors import EnvspecError, UsageError
+from envspec.files import exists, is_dir, is_file
 from envspec.findings import Counts, Finding, HostStatus, Report
 from envspec.hosts import CaptureOptions
 from envspec.hosts.file import FileHost
@@ -32,7 +34,7 @@ from envspec.rules import finding
 from envspec.snapshot import Snapshot
 from envspec.spec import Spec
 
-__all__ = ["Task", "parse", "resolve_all", "run", "tasks_of_spec", "verdicts"]
+__all__ = ["Task", "files_read", "parse", "resolve_all", "run", "tasks_of_spec", "verdicts"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,6 +61,7 @@ def run(arguments: argparse.Namespace, sink: Sink) -> int:
         if not tasks:
             raise UsageError("no script was named and the spec names none for these hosts; write `envspec preflight SCRIPT --on HOST`")
     locks = read_locks(arguments.locks, names, spec)
+    check_apart(arguments, wanted, spec=spec, names=names, locks=locks, others=files_read(tasks))
     hosts = named_hosts(names)
     facts = resolve_all(hosts, tasks, how, arguments.jobs, sink)
     findings, statuses = verdicts(hosts, tasks, facts, locks, {})
@@ -83,12 +86,18 @@ def parse(scripts: Sequence[str], modules: Sequence[str], base: Path | None = No
     """Parse scripts, notebooks, directories and modules.
 
     Raises:
-        UsageError: one is not there.
+        UsageError: one is not there, or the working directory, which files are named relative to, is gone.
     """
+    try:
+        Path.cwd()
+    except FileNotFoundError as error:
+        raise UsageError("the working directory does not exist any more; change into one that does") from error
     parsed: list[ScriptImports] = []
     for text in scripts:
         path = (base / text) if base else Path(text)
-        if path.is_dir() and not (path / "__main__.py").is_file():
+        if not exists(path):
+            raise UsageError(f"There is no script {path}: check the path.")
+        if is_dir(path) and not is_file(path / "__main__.py"):
             inside = parse_directory(path)
             if not inside:
                 raise UsageError(f"the directory {path} holds no Python file")
@@ -97,6 +106,12 @@ def parse(scripts: Sequence[str], modules: Sequence[str], base: Path | None = No
             parsed.append(parse_script(path))
     parsed += [parse_module(name, base=base) for name in modules]
     return tuple(parsed)
+
+
+def files_read(tasks: Sequence[Task]) -> list[str]:
+    """The files that were parsed for the tasks, relative to the working directory where they are below it."""
+    scripts = [script for task in tasks for script in task.scripts]
+    return [*(script.script for script in scripts), *(source.file for script in scripts for source in script.sources)]
 
 
 def tasks_of_spec(spec: Spec | None, roles: set[str | None]) -> list[Task]:

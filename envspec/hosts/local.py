@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Sequence
 
+from envspec.files import exists, is_dir
 from envspec.hosts import wire
 from envspec.hosts.interface import ProcessHost, expand_user, last_line
 from envspec.hosts.process import Exchange
@@ -34,16 +35,17 @@ class LocalHost(ProcessHost):
         if not given:
             return sys.executable
         path = expand_user(given)
-        if path.is_dir():
+        if is_dir(path):
             for name in ("bin/python3", "bin/python", "Scripts/python.exe"):
-                if (path / name).exists():
+                if exists(path / name):
                     return str(path / name)
             raise self.failure(
                 f"{wire.clean(str(path))} is a directory without bin/python3; name an interpreter or a venv"
             )
-        if len(path.parts) > 1 and not path.exists():
+        if "/" in given and not exists(path):
             raise self.failure(f"there is no interpreter at {wire.clean(str(path))}")
-        return str(path)
+        # "./name" without its dot would be looked for in PATH
+        return f"./{path}" if "/" in given and len(path.parts) == 1 else str(path)
 
     def explain(self, result: Exchange) -> str:
         """See :class:`ProcessHost`."""

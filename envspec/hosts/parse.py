@@ -21,11 +21,11 @@ import difflib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Literal
 from urllib.parse import unquote, urlsplit
 
 from envspec.errors import UsageError
+from envspec.files import exists, is_file
 from envspec.hosts.docker import ContainerHost, ImageHost
 from envspec.hosts.file import FileHost
 from envspec.hosts.interface import Host, expand_user
@@ -72,7 +72,7 @@ def parse_host(text: str, names: Mapping[str, str] | None = None) -> HostName:
     role = None
     rest = text
     match = _ROLE.fullmatch(text)
-    if match and not Path(text).exists():
+    if match and not exists(text):
         role, rest = match.group(1), match.group(2)
     if not rest.strip() or "\0" in rest or "\n" in rest:
         raise UsageError(f"an empty or broken host name {text!r}; write {_FORMS}")
@@ -108,7 +108,7 @@ def _parse(text: str) -> HostName:
         return _ssh_url(text)
     if "://" in text:
         raise UsageError(f"{text!r} has a scheme that is no host's; write {_FORMS}")
-    if text.startswith((".", "/", "~")) or text.endswith((".json", ".txt")) or Path(text).is_file():
+    if text.startswith((".", "/", "~")) or text.endswith((".json", ".txt")) or is_file(text):
         return HostName(text=text, kind="file", label=text, path=text)
     match = _SCP.fullmatch(text)
     if match:

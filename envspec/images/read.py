@@ -17,7 +17,7 @@ from envspec.hosts.docker import ImageHost
 from envspec.images import labels
 from envspec.images.inspect import READ_TIMEOUT, ImageContent, ImageFacts, inspect, read_content
 from envspec.images.verify import SeenImage
-from envspec.locks import Lock, load_lock, load_role_locks
+from envspec.locks import Lock, load_lock, load_role_locks, named_lock
 from envspec.snapshot import Snapshot, loads
 from envspec.spec import Spec, load_spec
 from envspec.stacks import ROLES, Stack, parse_stack
@@ -111,8 +111,8 @@ def _asked(texts: Sequence[str], role: str | None, roles: set[str | None]) -> Lo
     """The lock of ``[ROLE=]FILE`` arguments for a role."""
     chosen: Lock | None = None
     for text in texts:
-        name, equals, path = text.partition("=")
-        if equals and path and (name in roles or not Path(text).exists()):
+        name, path = named_lock(text, roles)
+        if name is not None:
             if name == role:
                 return load_lock(path, role)
             continue

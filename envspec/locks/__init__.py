@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from envspec.locks.find import load_lock, load_role_locks
+from envspec.locks.find import load_lock, load_role_locks, named_lock, no_such_role
 from envspec.locks.model import (
     Direct,
     Lock,
@@ -25,4 +25,6 @@ __all__ = [
     "Target",
     "load_lock",
     "load_role_locks",
+    "named_lock",
+    "no_such_role",
 ]

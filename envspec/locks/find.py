@@ -12,11 +12,38 @@ from pathlib import Path
 from packaging.pylock import is_valid_pylock_path
 
 from envspec.errors import UsageError
+from envspec.files import exists, is_dir, is_file
 from envspec.locks import pylock, uvlock
 from envspec.locks.model import Lock, RoleLock
 from envspec.locks.requirements import read_requirements
 
-__all__ = ["load_lock", "load_role_locks"]
+__all__ = ["load_lock", "load_role_locks", "named_lock", "no_such_role"]
+
+
+def named_lock(text: str, roles: Iterable[str | None]) -> tuple[str | None, str]:
+    """The role and the path of ``--lock [ROLE=]FILE``; ``roles`` are those of the hosts, None for a host without one.
+
+    A file may have a ``=`` in its name: where there is one, and no host has such a role, it is the file.
+
+    Raises:
+        UsageError: no host has the role, so that the lock would go unused.
+    """
+    role, equals, path = text.partition("=")
+    known = set(roles)
+    if not (equals and path) or (role not in known and exists(text)):
+        return None, text
+    if role not in known:
+        raise no_such_role(role, text, known)
+    return role, path
+
+
+def no_such_role(role: str, lock: str, known: Iterable[str | None]) -> UsageError:
+    """That a lock is for a role that no host has."""
+    there = ", ".join(sorted(name for name in known if name is not None))
+    return UsageError(
+        f"the lock {lock}: no host has the role {role!r}; "
+        + (f"the roles here are {there}" if there else "no host here has a role, which is given as ROLE=HOST")
+    )
 
 
 def load_lock(path: str | Path, role: str | None = None) -> Lock:
@@ -26,7 +53,7 @@ def load_lock(path: str | Path, role: str | None = None) -> Lock:
         UsageError: there is none, or it cannot be read; one sentence with the place.
     """
     place = Path(path)
-    if _is_directory(place):
+    if is_dir(place):
         place = _in_directory(place, role)
     if place.name == "uv.lock" or (place.suffix == ".lock" and _looks_like_uv(place)):
         return uvlock.read_uv_lock(place, role)
@@ -47,26 +74,10 @@ def _looks_like_uv(path: Path) -> bool:
         return False
 
 
-def _is_directory(path: Path) -> bool:
-    """Whether it is one; False for a path that no file can have, which the reader refuses."""
-    try:
-        return path.is_dir()
-    except (OSError, ValueError):
-        return False
-
-
-def _is_file(path: Path) -> bool:
-    """Whether it is one; False for a name that no file can have, as that of a very long role."""
-    try:
-        return path.is_file()
-    except (OSError, ValueError):
-        return False
-
-
 def _own(directory: Path, role: str) -> Path | None:
     """The file that a directory holds for this role alone."""
     names = (f"pylock.{role}.toml", f"requirements.{role}.lock")
-    return next((directory / name for name in names if _is_file(directory / name)), None)
+    return next((directory / name for name in names if is_file(directory / name)), None)
 
 
 def _in_directory(directory: Path, role: str | None) -> Path:
@@ -74,7 +85,7 @@ def _in_directory(directory: Path, role: str | None) -> Path:
     if own is not None:
         return own
     for name in ("pylock.toml", "uv.lock", "requirements.lock", "requirements.txt"):
-        if (directory / name).is_file():
+        if is_file(directory / name):
             return directory / name
     raise UsageError(f"there is no pylock.toml, uv.lock or requirements.lock in {directory}; name the lock file")
 
@@ -94,7 +105,7 @@ def load_role_locks(path: str | Path, roles: Iterable[str | None]) -> tuple[Role
 
 
 def _knows(place: Path, role: str) -> bool:
-    if _is_directory(place):
+    if is_dir(place):
         if _own(place, role) is not None:
             return True
         place = _in_directory(place, role)

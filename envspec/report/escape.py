@@ -119,7 +119,7 @@ def xml_text(text: str) -> str:
     return plain(text, multiline=True)
 
 
-def ascii_json(document: Mapping[str, object] | list[object], *, indent: int | None = None) -> str:
-    """JSON in ASCII, in the order given, with no text that the log of a workflow could take for a command."""
-    text = json.dumps(document, ensure_ascii=True, allow_nan=False, indent=indent)
+def ascii_json(document: Mapping[str, object] | list[object], *, indent: int | None = None, sort_keys: bool = False) -> str:
+    """JSON in ASCII, in the order given or sorted, with no text that the log of a workflow could take for a command."""
+    text = json.dumps(document, ensure_ascii=True, allow_nan=False, indent=indent, sort_keys=sort_keys)
     return text.replace("##[", "\\u0023#[")  # only a string can hold it

@@ -126,7 +126,7 @@ def test_capture_many_hosts_into_a_directory_reports_those_that_fail(world: Worl
         (("capture", "local", "local:same"), "2 hosts were named; give a directory for their snapshots with -o DIR"),
         (("capture", "lock:requirements.lock"), "'lock:requirements.lock' is a lock, which is no host to capture"),
         (("capture", "--no-spec"), "no host was named and there is no envspec.yaml here; name hosts, such as `local`, or write a spec with `envspec init`"),
-        (("capture", "local", "--timeout", "0"), "--timeout 0: give a number of seconds above 0"),
+        (("capture", "local", "--timeout", "0"), "--timeout 0: give a number of seconds above 0 and at most 604,800 (a week)"),
         (("capture", "local", "--jobs", "0"), "--jobs 0: give a number of at least 1"),
         (("diff", "local:same"), "only local:same was named; name another host, or a lock with --lock FILE"),
         (("diff", "lock:requirements.lock"), "only locks were named; name a host to compare them with"),

@@ -65,13 +65,30 @@ def test_a_name_that_is_nearly_one_of_the_spec(spec: Spec) -> None:
 
 def test_each_format_has_a_file_of_its_own(tmp_path: Path) -> None:
     def found(*texts: str) -> list[str]:
-        return [output.format for output in outputs(argparse.Namespace(outputs=list(texts)))]
+        return [output.format for output in outputs(argparse.Namespace(outputs=list(texts), write_baseline=None))]
 
     assert found(f"text={tmp_path}/a", f"json={tmp_path}/b") == ["text", "json"]
-    with pytest.raises(UsageError, match="for text and for json; give each format a file of its own"):
+    with pytest.raises(UsageError, match="for text and for json; give each a file of its own"):
         found(f"text={tmp_path}/a", f"json={tmp_path}/../{tmp_path.name}/a")
     with pytest.raises(UsageError, match="it is a directory"):
         found(f"text={tmp_path}")
+    with pytest.raises(UsageError, match="for json and for the baseline; give each a file of its own"):
+        outputs(argparse.Namespace(outputs=[f"json={tmp_path}/w"], write_baseline=f"{tmp_path}/w"))
+    (tmp_path / "loop").symlink_to("loop")
+    assert found(f"text={tmp_path}/loop") == ["text"]  # which fails when it is written
+
+
+def test_a_lock_for_a_role_that_no_host_has_is_refused(spec: Spec) -> None:
+    other = str(spec.root / "other.lock")
+    with pytest.raises(UsageError, match=r"no host has the role 'tran'; the roles here are infer, train"):
+        locks_of(spec, ["box", "gpu"], f"tran={other}")
+    with pytest.raises(UsageError, match=r"no host has the role 'tran'; the roles here are train"):
+        locks_of(spec, ["box", f"tran=lock:{other}"])
+    with pytest.raises(UsageError, match="no host here has a role, which is given as ROLE=HOST"):
+        locks_of(None, ["local"], f"train={other}")
+    odd = spec.root / "a=b.lock"
+    odd.write_text(LOCK)
+    assert locks_of(spec, ["box"], str(odd)) == [(None, "a=b.lock")]
 
 
 def test_a_role_on_the_command_line_wins_over_the_spec(spec: Spec) -> None:

@@ -77,6 +77,22 @@ def test_a_remark_is_no_workflow_command() -> None:
     assert printed(to.stderr) == "\\x3a:error::forged\n"
 
 
+def test_a_forged_command_in_the_middle_of_a_remark_is_none_either() -> None:
+    to = sink()
+    to.say("envspec: gone: ##[error]forged")
+    to.print_line("::error::q/a.json: ##[error]b")
+    assert printed(to.stderr) == "envspec: gone: \\x23#[error]forged\n"
+    assert printed(to.stdout) == "\\x3a:error::q/a.json: \\x23#[error]b\n"
+
+
+def test_when_one_output_cannot_be_written_none_is(tmp_path: Path) -> None:
+    to = sink()
+    outputs = [Output(format="json", path=tmp_path / "a.json"), Output(format="sarif", path=tmp_path / "missing" / "b")]
+    with pytest.raises(UsageError, match=r"cannot write .*missing/b: No such file or directory"):
+        to.report(FULL, to.view(), format="text", outputs=outputs, besides=[(tmp_path / "baseline", "{}")])
+    assert (list(tmp_path.iterdir()), printed(to.stdout)) == ([], "")
+
+
 @pytest.mark.parametrize("text", ["json", "json=", "=a", "yaml=a", "JSON=a"])
 def test_a_bad_output_is_named(text: str) -> None:
     with pytest.raises(UsageError, match=r"--output .*: expected FORMAT=FILE with a format of text, json"):
