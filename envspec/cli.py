@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
 from envspec import __version__
-from envspec.errors import EnvspecError
+from envspec.errors import EnvspecError, UsageError
 from envspec.output import Sink
 from envspec.report import RENDERERS
 
@@ -46,7 +49,16 @@ class Option:
 
 
 def _option(*flags: str, **settings: Any) -> Option:
+    if settings.get("action", "append") in ("append", "extend") and "choices" not in settings:
+        settings.setdefault("type", _given)
     return Option(flags, settings)
+
+
+def _given(text: str) -> str:
+    """A value that is not empty: `--lock "$LOCK"` with the variable unset must not mean the working directory, or nothing."""
+    if not text:
+        raise argparse.ArgumentTypeError("the value is empty; is a variable unset?")
+    return text
 
 
 _REPORT_FORMATS = tuple(RENDERERS)
@@ -102,7 +114,7 @@ OPTIONS: Mapping[str, Option] = {
     "stack-file": _option("--stack", metavar="FILE", help="the stack.yaml whose list counts (default: the one in the image)"),
     "import-timeout": _option("--timeout", type=float, default=300.0, metavar="SECONDS", help="how long one import may take (default: 300)"),
     "gpus": _option("--gpus", choices=("auto", "all", "none"), default="auto", help="give the container the GPUs (default: where this machine has a driver)"),
-    "argv": _option("argv", nargs="+", metavar="ARG", help="the command and its arguments, behind --"),
+    "argv": _option("argv", type=str, nargs="+", metavar="ARG", help="the command and its arguments, behind --"),
     "mount-read": _option("--read", action="append", default=[], metavar="PATH", help="a file or directory that the command may read, at the same path"),
     "mount-write": _option("--write", action="append", default=[], metavar="DIR", help="a directory that the command may write into, at the same path"),
     "variable": _option("--env", dest="variables", action="append", default=[], metavar="NAME=VALUE", help="a variable of the command's environment"),
@@ -221,23 +233,83 @@ def _expand(arguments: Sequence[str]) -> list[str]:
     return out
 
 
+class _Ended(KeyboardInterrupt):
+    """A signal that asks to end, raised where the command is: whatever puts away after an interrupt does so after this."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.signal = signal.Signals(number)
+
+
+def _end(number: int, frame: object) -> None:
+    raise _Ended(number)
+
+
+@contextmanager
+def _ending() -> Iterator[None]:
+    """SIGTERM and SIGHUP end a command as an interrupt does, so that what it started ends too. Ignored ones stay ignored."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    mine = [number for number, handler in before.items() if handler == signal.SIG_DFL]
+    if threading.current_thread() is not threading.main_thread():  # signals are somebody else's there
+        mine = []
+    for number in mine:
+        signal.signal(number, _end)
+    try:
+        yield
+    finally:
+        for number in mine:
+            signal.signal(number, before[number])
+
+
 def main(argv: Sequence[str] | None = None, sink: Sink | None = None) -> int:
-    """Run one command and return its exit code (0 to 3; 130 when interrupted)."""
+    """Run one command and return its exit code (0 to 3; 130 when interrupted, 128 and the number of another signal that
+    ended it, 141 when the reader of standard output has gone).
+
+    Raises:
+        SystemExit: help was asked for, or the arguments are wrong.
+    """
+    try:
+        code = _main(argv, sink)
+    except SystemExit as left:  # argparse's, which prints by itself
+        raise SystemExit(_settle(left.code if isinstance(left.code, int) else UsageError.exit_code)) from None
+    except OSError:  # argparse's too, which before Python 3.12 does not bear a stream that cannot be written
+        code = UsageError.exit_code
+    return _settle(code)
+
+
+def _settle(code: int) -> int:
+    """The exit code, once what a standard stream could not take is given up: it would be tried again at exit, and fail there."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError as error:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+            if stream is sys.stdout and code < UsageError.exit_code:
+                code = 141 if isinstance(error, BrokenPipeError) else UsageError.exit_code
+    return code
+
+
+def _main(argv: Sequence[str] | None, sink: Sink | None) -> int:
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # started with it closed (`envspec … >&-`): Python then gives none at all
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115, PTH123 -- for the whole run
     sink = sink or Sink.of_process()
     arguments = parser().parse_args(_expand(sys.argv[1:] if argv is None else argv))
     try:
-        code: int = arguments.chosen.run(arguments, sink)
+        with _ending():
+            code: int = arguments.chosen.run(arguments, sink)
     except EnvspecError as error:
         sink.say(f"envspec: {error}")
         return error.exit_code
+    except _Ended as error:
+        sink.say(f"envspec: ended by {error.signal.name}")
+        return 128 + error.signal
     except KeyboardInterrupt:
         sink.say("envspec: interrupted")
         return 130
-    except BrokenPipeError:
-        # The reader has gone (`envspec … | head`). What is left in the buffer must not raise again at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:  # the reader has gone (`envspec … | head`)
         return 141
+    except OSError as error:  # what the system refused and nothing nearer has put into words
+        sink.say(f"envspec: {f'{error.filename}: ' if error.filename else ''}{error.strerror or error}")
+        return UsageError.exit_code
     return code

@@ -33,11 +33,15 @@ class Exchange:
 
 
 _LIVE: set[subprocess.Popen[bytes]] = set()
+_STARTING = threading.Lock()
+_ending = threading.Event()
 
 
 @atexit.register
 def _end_all() -> None:
     """An interrupted run exits while hosts are still awaited; what was started for them must not stay behind."""
+    with _STARTING:  # a thread whose command is ended here goes on to the next host
+        _ending.set()
     for process in list(_LIVE):
         with contextlib.suppress(OSError):
             os.killpg(process.pid, signal.SIGKILL)
@@ -53,15 +57,18 @@ def exchange(
     Raises:
         OSError: the command cannot be started.
     """
-    process = subprocess.Popen(
-        list(command),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        start_new_session=True,
-        env=None if environment is None else dict(environment),
-    )
-    _LIVE.add(process)
+    with _STARTING:
+        if _ending.is_set():
+            raise InterruptedError("the run is ending")
+        process = subprocess.Popen(
+            list(command),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+            env=None if environment is None else dict(environment),
+        )
+        _LIVE.add(process)
     assert process.stdin is not None
     assert process.stdout is not None
     assert process.stderr is not None

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import signal
 import subprocess
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -269,10 +268,7 @@ def _follow(command: Sequence[str], environment: Mapping[str, str], feed: Callab
     except OSError as error:
         raise EngineError(f"{command[0]} cannot be started: {error.strerror or error}") from error
     assert process.stdout is not None
-    before = signal.getsignal(signal.SIGTERM)
     try:
-        with suppress(ValueError):  # outside the main thread signals are somebody else's
-            signal.signal(signal.SIGTERM, _interrupted)
         with process.stdout:
             for line in process.stdout:
                 feed(line)
@@ -284,10 +280,3 @@ def _follow(command: Sequence[str], environment: Mapping[str, str], feed: Callab
         process.kill()
         process.wait()
         raise
-    finally:
-        with suppress(ValueError):
-            signal.signal(signal.SIGTERM, before)
-
-
-def _interrupted(number: int, frame: object) -> None:
-    raise KeyboardInterrupt
