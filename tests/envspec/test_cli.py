@@ -208,9 +208,10 @@ def test_a_snapshot_that_cannot_be_written_costs_only_itself(example: Path) -> N
     assert done.stdout.startswith("out/gpu-02.json: gpu-02.json, ")
 
 
-def test_a_baseline_can_go_into_a_device(example: Path) -> None:
-    done = envspec("diff", "--write-baseline", "/dev/null", cwd=example)
+def test_a_baseline_can_go_into_a_pipe(example: Path) -> None:
+    done = shell("mkfifo pipe; timeout 30 cat pipe > read & envspec diff --write-baseline pipe > printed; code=$?; test -p pipe && wait && exit $code", example)
     assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads((example / "read").read_text())["schema"] == "envspec/baseline/1"
 
 
 @pytest.mark.parametrize(

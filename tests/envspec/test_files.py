@@ -49,7 +49,7 @@ def test_a_device_stays_one(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_standard_output_keeps_what_is_printed(tmp_path: Path) -> None:
-    program = "from pathlib import Path; from envspec.files import write_whole; print('a', flush=True); write_whole(Path('/dev/stdout'), 'b\\n'); print('c')"
+    program = "from pathlib import Path; from envspec.files import write_whole; print('a', flush=True); write_whole(Path('/proc/self/fd/1'), 'b\\n'); print('c')"
     with (tmp_path / "out").open("wb") as out:
         subprocess.run([sys.executable, "-c", program], cwd=Path(__file__).parents[2], stdout=out, check=True)
     assert (tmp_path / "out").read_text() == "a\nb\nc\n"
