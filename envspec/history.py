@@ -5,17 +5,34 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["DISTRIBUTION_NAMES", "STDLIB_ADDED", "STDLIB_REMOVED", "Layout", "layout_of", "stdlib_change"]
+from packaging.version import InvalidVersion, Version
+
+__all__ = ["DISTRIBUTION_NAMES", "STDLIB_ADDED", "STDLIB_REMOVED", "Layout", "has_module", "layout_of", "stdlib_change"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Layout:
-    """From which version a distribution has a module; `before` says what stood in its place."""
+    """From which version a distribution has a module, whose parent was a single file before: `before` says which.
+
+    `distribution` is a canonical name.
+    """
 
     module: str
     distribution: str
     since: str
     before: str
+
+    @property
+    def parent(self) -> str:
+        """What is a module before `since` and a package from then on."""
+        return self.module.rpartition(".")[0]
+
+    def has(self, version: str | None) -> bool | None:
+        """Whether a version of the distribution has the module; None where there is none or it is no PEP 440 version."""
+        try:
+            return None if version is None else Version(version) >= Version(self.since)
+        except InvalidVersion:
+            return None
 
 
 _LAYOUTS: Final = (
@@ -117,6 +134,18 @@ DISTRIBUTION_NAMES: Final[dict[str, tuple[str, ...]]] = {
 def layout_of(module: str) -> Layout | None:
     """What is known of the versions that have a module."""
     return next((layout for layout in _LAYOUTS if module == layout.module or module.startswith(layout.module + ".")), None)
+
+
+def has_module(module: str, distribution: str, version: str) -> bool | None:
+    """Whether a version of a distribution (a canonical name) has a module, None where the layouts do not tell."""
+    for layout in _LAYOUTS:
+        if layout.distribution != distribution or layout.has(version) is None:
+            continue
+        if layout.module.startswith(module + "."):
+            return True  # a file before, a package since
+        if module == layout.module or module.startswith(layout.module + "."):
+            return False if not layout.has(version) else (module == layout.module or None)
+    return None
 
 
 def stdlib_change(module: str, python: tuple[int, int]) -> str | None:

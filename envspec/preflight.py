@@ -24,12 +24,12 @@ from packaging.version import InvalidVersion, Version
 from envspec import mend
 from envspec.errors import CaptureError
 from envspec.findings import Finding, Json, Location, sort_findings
-from envspec.history import DISTRIBUTION_NAMES, layout_of, stdlib_change
+from envspec.history import DISTRIBUTION_NAMES, Layout, has_module, layout_of, stdlib_change
 from envspec.hosts.interface import Host
 from envspec.imports import Import, ScriptImports, Site
 from envspec.locks import RoleLock, Target
 from envspec.rules import finding
-from envspec.snapshot import Snapshot
+from envspec.snapshot import Distribution, Snapshot
 
 __all__ = [
     "HostImports",
@@ -209,7 +209,8 @@ def resolve(
 def facts_from_snapshot(snapshot: Snapshot, scripts: Sequence[ScriptImports]) -> ImportFacts:
     """What a saved snapshot can say: whether the first one or two parts of a module's name are there.
 
-    Names and deeper submodules are unknown. Nothing is called missing where the snapshot could not read.
+    Deeper submodules are known where the version tells (`history.layout_of`), names where they are such submodules; others are
+    unknown. Nothing is called missing where the snapshot could not read.
     """
     owned: dict[str, tuple[str, str]] = {}
     for dist in snapshot.installed().values():
@@ -221,7 +222,7 @@ def facts_from_snapshot(snapshot: Snapshot, scripts: Sequence[ScriptImports]) ->
     version = snapshot.interpreter.version if snapshot.interpreter is not None else ""
     deep = {name.split(".")[0] for name in owned if "." in name}
 
-    def fact(module: str, local: Iterable[str]) -> ModuleFact:
+    def fact(module: str, names: Sequence[str], local: Iterable[str]) -> ModuleFact:
         parts = module.split(".")
         top, second = parts[0], ".".join(parts[:2])
         owner = owned.get(second) or owned.get(top)
@@ -236,19 +237,37 @@ def facts_from_snapshot(snapshot: Snapshot, scripts: Sequence[ScriptImports]) ->
             return ModuleFact(
                 status="fails", kind="submodule", missing=second, parent=top, message=f"No module named {second!r}"
             )
-        status = "ok" if len(parts) <= 2 else "unknown"
-        return ModuleFact(status=status, owner=owner, message="" if status == "ok" else "a snapshot does not go deeper")
+        by_version = _by_layout(module, owner)
+        layout = layout_of(module)
+        if by_version is False and layout is not None:
+            message = f"No module named {layout.module!r}; {layout.parent!r} is not a package"
+            return ModuleFact(status="fails", kind="not-a-package", missing=layout.module, parent=layout.parent, owner=owner, message=message)
+        there = len(parts) <= 2 or by_version is True
+        inner = {name: name_fact(module, name, owner) for name in names}
+        return ModuleFact(status="ok" if there else "unknown", owner=owner, message="" if there else "a snapshot does not go deeper", names=inner)
+
+    def name_fact(module: str, name: str, owner: tuple[str, str] | None) -> ModuleFact:
+        whole = f"{module}.{name}"
+        by_version = _by_layout(whole, owner)
+        if by_version is False:
+            return ModuleFact(status="fails", kind="name", missing=f"{module}:{name}", message=f"cannot import name {name!r} from {module!r}")
+        return ModuleFact(status="ok" if whole in owned or by_version else "unknown")
 
     return ImportFacts(
         python=version,
         scripts=tuple(
-            ScriptFacts(modules={module: fact(module, script.local) for module in script.requests()})
+            ScriptFacts(modules={module: fact(module, names, script.local) for module, names in script.requests().items()})
             for script in scripts
         ),
         host=_host_values(snapshot),
         markers=dict(snapshot.markers),
         distributions={name: dist.version for name, dist in snapshot.installed().items()},
     )
+
+
+def _by_layout(module: str, owner: tuple[str, str] | None) -> bool | None:
+    """Whether the version of its distribution, (name, version), has a module; None where the layouts do not tell."""
+    return None if owner is None else has_module(module, canonicalize_name(owner[0]), owner[1])
 
 
 def _host_values(snapshot: Snapshot) -> dict[str, Any]:
@@ -293,6 +312,15 @@ class _Source:
 
     def __str__(self) -> str:
         return f"{self.where} has {self.distribution} {self.version}" if self.version else f"{self.where} has it"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Damaged:
+    """An installed distribution (a canonical name) that has lost files, and what shows that its version has them."""
+
+    name: str
+    version: str
+    evidence: str
 
 
 def judge(
@@ -526,17 +554,24 @@ class _Judge:
             place = fact.chain[-1] if fact.chain else None
             cause = f"it is there, but {fact.modules[-1] if fact.modules else wanted} fails to import ({place}): {cause}"
             subject = module or item.module
-        layout = layout_of(item.module) if fact.kind in ("submodule", "not-a-package", "name") else None
-        if layout is not None and self.has_layout(layout.distribution, layout.since):
+        layout = _layout(wanted, missing)
+        if layout is not None and layout.has(self.installed(layout.distribution)):
             layout = None  # the version here is new enough: the layout is not what is wrong
-        sources = self.sources(item, wanted, missing) if code not in ("EP113", "EP105") else []
+        damaged = self.damaged(item, wanted, fact) if code != "EP113" else None
+        sources = self.sources(item, wanted, missing, layout) if code not in ("EP113", "EP105") and damaged is None else []
+        older = self.older_locks(layout) if layout is not None else {}
         extra = ""
-        if layout is not None:
+        if layout is not None and fact.kind in ("submodule", "not-a-package", "name"):
             cause += f" ({layout.before} before {layout.distribution} {layout.since}, whose layout brought the submodule)"
+        if damaged is not None:
+            cause += f", which {damaged.name} {damaged.version} should have: {damaged.evidence}"
         if sources:
             extra = f" Elsewhere: {'; '.join(str(s) for s in sources[:3])}."
-        elif fact.near and direct and not stdlib:
+        elif fact.near and direct and not stdlib and damaged is None:
             extra = f" Near it: {', '.join(fact.near)}."
+        if layout is not None and older:
+            held = " and ".join(f"{path} has {version}" for path, version in older.items())
+            extra += f" The lock must be raised to {layout.distribution} {layout.since} or newer: {held}."
         what = f"{item.site} imports {wanted}: {cause}{self.reached(item)}.{extra}"
         evidence: dict[str, Json] = {
             "missing": missing or item.module,
@@ -548,18 +583,20 @@ class _Judge:
         if fact.parent_origin:
             evidence["origin"] = fact.parent_origin
         yield self.placed(code, item, subject, what, conditional, guarded, evidence,
-                          fix=self.fix(code, module, sources, layout.distribution if layout else None,
-                                       layout.since if layout else None))  # fmt: skip
+                          fix=self.fix(code, module, sources, layout, older, damaged))  # fmt: skip
 
-    def has_layout(self, distribution: str, since: str) -> bool:
-        """Whether the host's version of a distribution is ``since`` or newer; False where it has none or an odd one."""
+    def installed(self, distribution: str) -> str | None:
+        """The host's version of a distribution (a canonical name); None where it has none or was not asked for it."""
+        dist = self.distribution(distribution)
+        if dist is not None:
+            return dist.version
         owners = (known.owner for known in self.facts.modules.values() if known.owner is not None)
-        installed = next((owner[1] for owner in owners if canonicalize_name(owner[0]) == canonicalize_name(distribution)), None)
-        installed = installed or self.host.facts.distributions.get(canonicalize_name(distribution))
-        try:
-            return installed is not None and Version(installed) >= Version(since)
-        except InvalidVersion:
-            return False
+        owned = next((owner[1] for owner in owners if canonicalize_name(owner[0]) == distribution), None)
+        return owned or self.host.facts.distributions.get(distribution)
+
+    def distribution(self, name: str) -> Distribution | None:
+        """The installed distribution of a canonical name, where the host's snapshot is there to tell."""
+        return self.host.snapshot.installed().get(name) if self.host.snapshot is not None else None
 
     @property
     def version(self) -> tuple[int, int]:
@@ -626,25 +663,60 @@ class _Judge:
 
     # -- where else
 
-    def sources(self, item: Import, wanted: str, missing: str) -> list[_Source]:
-        """Who has what is missing: the host's own locks, other roles' locks, other hosts; the surest first."""
-        module = missing.partition(":")[0] or item.module
-        hosts: list[_Source] = []
-        candidates: list[str] = []
+    def there(self, item: Import, wanted: str) -> Iterator[tuple[str, str, str]]:
+        """The other hosts that surely have it: label, distribution and version."""
+        name = wanted[len(item.module) + 1 :] if wanted.startswith(item.module + ".") else ""
         for other in self.others:
             if self.index >= len(other.facts.scripts):
                 continue
-            there = other.facts.scripts[self.index].modules
-            fact = there.get(item.module)
-            if fact is None or fact.status == "fails" or fact.owner is None:
+            fact = other.facts.scripts[self.index].modules.get(item.module)
+            if fact is None or fact.status != "ok" or fact.owner is None:
                 continue
-            name = wanted[len(item.module) + 1 :] if wanted.startswith(item.module + ".") else ""
-            if name and name in fact.names and fact.names[name].status == "fails":
+            if name and (name not in fact.names or fact.names[name].status != "ok"):
                 continue
-            if module.split(".")[0] != item.module.split(".")[0]:
-                continue
-            candidates.append(canonicalize_name(fact.owner[0]))
-            hosts.append(_Source(distribution=fact.owner[0], version=fact.owner[1], where=f"host {other.label}"))
+            yield (other.label, *fact.owner)
+
+    def damaged(self, item: Import, wanted: str, fact: ModuleFact) -> _Damaged | None:
+        """The distribution whose version here should have what is missing, and what shows it: its files are not all there."""
+        if fact.kind not in ("module", "submodule", "not-a-package", "name") or fact.missing is None:
+            return None
+        module = fact.missing.partition(":")[0]
+        if fact.kind != "name" and self.host.snapshot is not None:
+            lost = {(each.owner, each.path.partition(".")[0].replace("/", ".")) for each in self.host.snapshot.extensions if each.fault == "missing"}
+            for dist in self.host.snapshot.installed().values():
+                # The module index, two parts deep, is read from RECORD and names what was deleted since; so do the compiled files.
+                listed = module in dist.modules or (dist.name, module) in lost
+                if listed and dist.record == "ok" and dist.origin.kind != "editable" and dist.version:
+                    return _Damaged(name=dist.name, version=dist.version, evidence=f"the RECORD of {dist.raw_name} lists it")
+        if module.split(".")[0] != item.module.split(".")[0]:
+            return None
+        for label, name, version in self.there(item, wanted):
+            here = self.installed(canonicalize_name(name))
+            if here is not None and _same_release(here, version):
+                return _Damaged(name=canonicalize_name(name), version=here, evidence=f"host {label} has it in {name} {version}")
+        layout = layout_of(module) if fact.kind != "name" else None
+        here = self.installed(layout.distribution) if layout is not None else None
+        if layout is not None and here is not None and layout.module == module and layout.has(here):
+            return _Damaged(name=layout.distribution, version=here, evidence=f"{layout.distribution} has it since {layout.since}")
+        return None
+
+    def older_locks(self, layout: Layout) -> dict[str, str]:
+        """The host's own locks, by path, whose version of a distribution is older than the layout."""
+        held = {lock.lock.path: self.locked(lock, layout.distribution) for lock in self.locks}
+        return {path: versions[0] for path, versions in held.items() if versions and all(layout.has(each) is False for each in versions)}
+
+    def sources(self, item: Import, wanted: str, missing: str, layout: Layout | None) -> list[_Source]:
+        """Who has what is missing: the host's own locks, other roles' locks, other hosts; the surest first.
+
+        A lock tells versions only. One that is installed here without what is missing, or is older than its layout, is no source.
+        """
+        module = missing.partition(":")[0] or item.module
+        hosts: list[_Source] = []
+        candidates: list[str] = []
+        if module.split(".")[0] == item.module.split(".")[0]:
+            for label, distribution, version in self.there(item, wanted):
+                candidates.append(canonicalize_name(distribution))
+                hosts.append(_Source(distribution=distribution, version=version, where=f"host {label}"))
         names = list(dict.fromkeys([*candidates, *distribution_names(module)]))
         mine = self.facts.modules.get(item.module.split(".")[0]) or self.facts.modules.get(item.module)
         have = canonicalize_name(mine.owner[0]) if mine is not None and mine.owner else None
@@ -653,7 +725,13 @@ class _Judge:
         found: list[_Source] = []
         for lock in [*self.locks, *self.foreign_locks]:
             for name in names:
-                versions = self.locked(lock, name)
+                here = self.installed(name)
+                versions = [
+                    each
+                    for each in self.locked(lock, name)
+                    if not (layout is not None and layout.distribution == name and layout.has(each) is False)
+                    and not (here is not None and _same_release(here, each))
+                ]
                 if versions:
                     where = lock.lock.path if lock.role is None else f"{lock.lock.path} (role {lock.role})"
                     found.append(
@@ -670,26 +748,33 @@ class _Judge:
         return lock.lock.versions(name)
 
     def fix(
-        self, code: str, module: str, sources: Sequence[_Source], distribution: str | None, since: str | None
+        self,
+        code: str,
+        module: str,
+        sources: Sequence[_Source],
+        layout: Layout | None,
+        older: Mapping[str, str],
+        damaged: _Damaged | None,
     ) -> str | None:
         """The smallest command that mends it, None for the rule's own words."""
         if code in ("EP113", "EP115", "EP105"):
             return None
+        snapshot = self.host.snapshot
+        if damaged is not None:
+            return mend.reinstall(snapshot, f"{damaged.name}=={damaged.version}", dist=self.distribution(damaged.name))
         best = next((s for s in sources if s.version), None)
+        command = None
         if best is not None:
-            old = self.host.facts.distributions.get(canonicalize_name(best.distribution))
-            known = self.facts.modules.get(module.split(".")[0])
-            if known is not None and known.owner is not None:
-                old = known.owner[1] if canonicalize_name(known.owner[0]) == canonicalize_name(best.distribution) else old
-            if old == best.version:
-                return None
-            return mend.install(self.host.snapshot, [f"{canonicalize_name(best.distribution)}=={best.version}"])
-        if distribution and since:
-            return mend.install(self.host.snapshot, [f"{distribution}>={since}"])
-        curated = DISTRIBUTION_NAMES.get(module) or DISTRIBUTION_NAMES.get(module.split(".")[0])
-        if curated and code in ("EP101", "EP114"):
-            return mend.install(self.host.snapshot, [curated[0]])
-        return None
+            command = mend.install(snapshot, [f"{canonicalize_name(best.distribution)}=={best.version}"])
+        elif layout is not None:
+            command = mend.install(snapshot, [f"{layout.distribution}>={layout.since}"])
+        else:
+            curated = DISTRIBUTION_NAMES.get(module) or DISTRIBUTION_NAMES.get(module.split(".")[0])
+            if curated and code in ("EP101", "EP114"):
+                command = mend.install(snapshot, [curated[0]])
+        if command is not None and layout is not None and older:
+            command += f"  # and raise {layout.distribution} in {', '.join(older)}"
+        return command
 
     def unlocked(self, item: Import, fact: ModuleFact) -> Iterator[Finding]:
         """An import that works here, from a distribution the lock of this host does not have."""
@@ -702,6 +787,24 @@ class _Judge:
         what = f"{item.site} imports {item.module} from {fact.owner[0]} {fact.owner[1]}, which is not in {lock}."
         yield self.make("EP112", name, what, item.site, ignored=_ignored(item, "EP112"), evidence={"missing": name},
                         fix=f"Add {shlex.quote(name)} to the requirements that {lock} is made from, and lock again.")  # fmt: skip
+
+
+def _layout(wanted: str, missing: str) -> Layout | None:
+    """The layout that explains why a part of a module's name is missing, whatever the version."""
+    dotted = missing.replace(":", ".")
+    for layout in (layout_of(wanted), layout_of(dotted)):
+        if layout is not None and (f"{dotted}.".startswith(f"{layout.module}.") or f"{layout.module}.".startswith(f"{dotted}.")):
+            return layout
+    return None
+
+
+def _same_release(installed: str, version: str) -> bool:
+    """Whether two versions are one release; a local label (``+cu128``) counts only where both have one."""
+    try:
+        one, other = Version(installed), Version(version)
+    except InvalidVersion:
+        return installed == version
+    return one.public == other.public and (one.local == other.local or not (one.local and other.local))
 
 
 def _contains(specifier: SpecifierSet, version: str) -> bool:

@@ -66,8 +66,9 @@ _ROWS: Final = (
         "breaks",
         "missing-submodule",
         "The package is installed, the imported submodule is not in it",
-        "The import fails although a package list shows the package: the submodule exists in another version only.",
-        "Install the version that has the submodule, or import it from where this version keeps it.",
+        "The import fails although a package list shows the package: the submodule exists in another version only, or its file was lost.",
+        "Install the version that has the submodule, or import it from where this version keeps it; where files were lost "
+        "(`envspec diff --deep=NAME`), reinstall.",
     ),
     _rule(
         "EP103",

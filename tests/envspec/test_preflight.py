@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 import sysconfig
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,9 @@ from envspec.hosts.interface import Host
 from envspec.hosts.local import LocalHost
 from envspec.imports import ScriptImports, parse_directory, parse_module, parse_script
 from envspec.locks import RoleLock, load_lock
-from envspec.preflight import HostImports, ImportFacts, distribution_names, judge, request, resolve
+from envspec.preflight import HostImports, ImportFacts, ModuleFact, ScriptFacts, distribution_names, facts_from_snapshot, judge, request, resolve
+from envspec.rules import rule
+from tests.envspec.compare.make import dist, snap
 
 SPECULATORS = {
     "0.2.0": {"speculators/__init__.py": "", "speculators/models/__init__.py": "",
@@ -122,6 +126,57 @@ class TestMotivatingScript:
         assert "before speculators" not in found.what
         assert "0.3.0" not in (found.fix or "")
 
+    @pytest.mark.parametrize("installed", ["0.2.0", None])
+    def test_a_lock_that_is_older_than_the_layout_is_no_source(self, tmp_path: Path, script: ScriptImports, installed: str | None) -> None:
+        site = install(tmp_path / "old", "speculators", installed, SPECULATORS[installed]) if installed else None
+        lock = lock_of(tmp_path, "speculators==0.2.0\n", role="infer")
+        (found,) = judge([script], [on(site, script, role="infer")], [lock])
+        assert found.code == ("EP103" if installed else "EP101")
+        assert "Elsewhere" not in found.what
+        assert "The lock must be raised to speculators 0.3.0 or newer" in found.what
+        assert "requirements.lock has speculators 0.2.0" not in str(found.evidence["available"])
+        assert found.fix is not None
+        assert found.fix.startswith("python3 -m pip install 'speculators>=0.3.0'  # and raise speculators in ")
+        # another role's lock that has it is one, and the own lock must still be raised
+        newer = RoleLock(role="train", lock=load_lock(write(tmp_path, {"t/requirements.lock": "speculators==0.9.0\n"}) / "t"))
+        (found,) = judge([script], [on(site, script, role="infer")], [lock, newer])
+        assert "(role train) has speculators 0.9.0" in found.what
+        assert found.fix is not None
+        assert found.fix.startswith("python3 -m pip install speculators==0.9.0  # and raise speculators in ")
+
+    def test_a_host_that_cannot_tell_is_no_source(self, tmp_path: Path, script: ScriptImports) -> None:
+        fact = ModuleFact(status="unknown", owner=("speculators", "0.9.0"))
+        facts = ImportFacts(python="3.11", scripts=(ScriptFacts(modules={"speculators.models.eagle3.config": fact}),))
+        (found,) = judge([script], [on(None, script)], elsewhere=[HostImports(label="train-1", facts=facts)])
+        assert "train-1" not in found.what
+        assert found.fix == "python3 -m pip install 'speculators>=0.3.0'"
+
+    @pytest.mark.parametrize("text", [None, "from speculators.models.eagle3 import config\n"])
+    def test_a_saved_snapshot_says_what_the_live_host_says(self, tmp_path: Path, script: ScriptImports, text: str | None) -> None:
+        if text:
+            script = parse_script(write(tmp_path, {"other.py": text}) / "other.py", base=tmp_path)
+        for version, files in SPECULATORS.items():
+            modules = ("speculators", "speculators.models")
+            saved = snap("gpu-a", dist("speculators", version, modules=modules))
+            live = replace(on(install(tmp_path / version, "speculators", version, files), script), snapshot=saved)
+            offline = HostImports(label="gpu-a", facts=facts_from_snapshot(saved, [script]), snapshot=saved)
+            told = [[(f.code, f.severity, f.subject, f.what, f.fix) for f in judge([script], [host])] for host in (offline, live)]
+            assert told[0] == told[1]
+            assert [each[:2] for each in told[0]] == ([("EP104" if text else "EP103", "breaks")] if version == "0.2.0" else [])
+
+    def test_a_saved_snapshot_of_a_version_that_has_it_is_a_source(self, script: ScriptImports) -> None:
+        newer, older = (snap("train-1", dist("speculators", version)) for version in ("0.9.0", "0.2.0"))
+        bare = HostImports(label="gpu-a", facts=facts_from_snapshot(snap("gpu-a"), [script]))
+        others = [HostImports(label=label, facts=facts_from_snapshot(each, [script])) for label, each in (("new", newer), ("old", older))]
+        (found,) = judge([script], [bare], elsewhere=others)
+        assert found.evidence["available"] == ["host new has speculators 0.9.0"]
+
+    def test_names_that_a_snapshot_knows(self, tmp_path: Path) -> None:
+        script = parse_script(write(tmp_path, {"main.py": "from markupsafe import _native, escape\n"}) / "main.py", base=tmp_path)
+        facts = facts_from_snapshot(snap("a", dist("markupsafe", "3.0.4", modules=("markupsafe", "markupsafe._native"))), [script])
+        names = facts.scripts[0].modules["markupsafe"].names
+        assert {name: fact.status for name, fact in names.items()} == {"_native": "ok", "escape": "unknown"}
+
     def test_where_it_runs(self, tmp_path: Path, script: ScriptImports) -> None:
         new = on(install(tmp_path / "new", "speculators", "0.9.0", SPECULATORS["0.9.0"]), script)
         assert judge([script], [new], [lock_of(tmp_path, "speculators==0.9.0\n")]) == []
@@ -129,6 +184,55 @@ class TestMotivatingScript:
     def test_hosts_that_fail_alike_are_one_finding(self, tmp_path: Path, script: ScriptImports) -> None:
         (found,) = judge([script], [on(None, script, label="b"), on(None, script, label="a")])
         assert found.hosts == ("a", "b")
+
+
+class TestLostFiles:
+    """A distribution that is installed in the right version and has lost the file."""
+
+    LOCK = "markupsafe==3.0.4\n"
+    FILES: Mapping[str, str] = {"markupsafe/__init__.py": "", "markupsafe/_native.py": "", "markupsafe/deep/__init__.py": "", "markupsafe/deep/x.py": ""}
+
+    def host(self, tmp_path: Path, script: ScriptImports, *, without: str | None, label: str = "gpu-a", captured: bool = True) -> HostImports:
+        site = install(tmp_path / label / "site", "MarkupSafe", "3.0.4", self.FILES)
+        write(site, {"jinja/__init__.py": "import markupsafe._native\n"})
+        if without is not None:
+            gone = site / "markupsafe" / without
+            gone.unlink() if gone.is_file() else shutil.rmtree(gone)
+        modules = ("markupsafe", "markupsafe._native", "markupsafe.deep")
+        known = snap(label, dist("markupsafe", "3.0.4", raw_name="MarkupSafe", installer="uv", modules=modules))
+        return replace(on(site, script, label=label), snapshot=known if captured else None)
+
+    @pytest.mark.parametrize(
+        ("text", "without", "code"),
+        [
+            ("import markupsafe._native", "_native.py", "EP102"),
+            ("import markupsafe.deep.x", "deep", "EP102"),
+            ("import markupsafe", "", "EP101"),
+            ("import jinja", "_native.py", "EP114"),
+        ],
+    )
+    def test_what_record_lists_is_installed_again(self, tmp_path: Path, text: str, without: str, code: str) -> None:
+        script = parse_script(write(tmp_path, {"main.py": text + "\n"}) / "main.py", base=tmp_path)
+        (found,) = judge([script], [self.host(tmp_path, script, without=without)], [lock_of(tmp_path, self.LOCK)])
+        assert (found.code, found.severity) == (code, "breaks")
+        assert "which markupsafe 3.0.4 should have: the RECORD of MarkupSafe lists it" in found.what
+        assert "Elsewhere" not in found.what
+        assert found.fix == "uv pip install --python /opt/env/bin/python3 --reinstall --no-deps markupsafe==3.0.4"
+
+    def test_what_another_host_has_in_the_same_version_is_installed_again(self, tmp_path: Path) -> None:
+        script = parse_script(write(tmp_path, {"main.py": "import markupsafe.deep.x\n"}) / "main.py", base=tmp_path)
+        whole = self.host(tmp_path, script, without=None, label="gpu-b")
+        torn = self.host(tmp_path, script, without="deep/x.py", captured=False)
+        (found,) = judge([script], [torn, whole], [lock_of(tmp_path, self.LOCK)])
+        assert "host gpu-b has it in MarkupSafe 3.0.4" in found.what
+        assert found.fix == "python3 -m pip install --force-reinstall --no-deps --no-cache-dir markupsafe==3.0.4"
+
+    def test_a_lock_of_the_same_version_is_not_said_to_have_it(self, tmp_path: Path) -> None:
+        script = parse_script(write(tmp_path, {"main.py": "import markupsafe.never\n"}) / "main.py", base=tmp_path)
+        (found,) = judge([script], [self.host(tmp_path, script, without=None)], [lock_of(tmp_path, self.LOCK)])
+        assert "Elsewhere" not in found.what
+        assert "should have" not in found.what
+        assert found.fix == rule("EP102").mend  # no command would help
 
 
 EIGHT = """\
