@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -28,6 +29,9 @@ LOCK_NEEDS = ("uv>=0.13", "docker>=7.1")
 IN_IMAGE = sys.prefix == "/opt/tools" and Path("/etc/envspec").is_dir()
 # What CI runs: all but what needs a GPU, minutes or the real peers. Tests that need an engine skip themselves where none runs.
 IN_CI = ["-m", "not slow and not gpu and not peers", "-n", "2", "--dist", "loadfile"]
+# What an image of ours says of itself (envspec.images.labels), and how the environment in it is held against that.
+IMAGE_LOCK = "/etc/envspec/requirements.lock"
+IMAGE_PARITY = ("diff", "--spec", "/etc/envspec/envspec.yaml", "--no-preflight", "--lock", IMAGE_LOCK)
 REPORTS = ("json", "html", "markdown", "speculation-profile")
 
 nox.needs_version = ">=2025.5.1"
@@ -102,6 +106,23 @@ def _envspec(session: nox.Session, *arguments: str, path: str | None = None) -> 
     session.run(sys.executable if IN_IMAGE else "python", "-m", "envspec", *arguments, env={"PYTHONPATH": path} if path else None, external=IN_IMAGE)
 
 
+_LOCK_OF = """\
+import sys
+from envspec.errors import EnvspecError
+from envspec.interpreter import lock_here
+try:
+    known = lock_here(sys.argv[1])
+except EnvspecError as error:
+    sys.exit(f"envspec: {error}")
+print(*(known.arguments if known else ()), sep="\\n")
+"""
+
+
+def _lock_of(session: nox.Session, python: str) -> list[str]:
+    """The lock that envspec.yaml knows for an interpreter, and the interpreter as a host, both as envspec takes them; nothing without one."""
+    return str(session.run("python", "-c", _LOCK_OF, python, silent=True, log=False)).strip().splitlines()
+
+
 def _values(arguments: list[str], *names: str) -> list[str]:
     """All values of `--NAME VALUE ...` and `--NAME=VALUE`; they stay in the arguments."""
     found, name = [], None
@@ -131,19 +152,23 @@ def _absolute(arguments: list[str], folder: Path, *names: str) -> list[str]:
 def standalone_test(session: nox.Session) -> None:
     """Evaluate a drafter against its target from stored samples; the shipped demo when none is named.
 
-    -- [--image IMAGE | --python PATH] [--script FILE ...] [--no-preflight] [arguments of `eagle3-diag evaluate`]
+    -- [--image IMAGE | --python PATH] [--lock FILE] [--script FILE ...] [--no-preflight] [arguments of `eagle3-diag evaluate`]
     """
-    arguments = _absolute(list(session.posargs), Path(session.invoked_from), "drafter", "target", "samples", "script", *REPORTS)
+    arguments = _absolute(list(session.posargs), Path(session.invoked_from), "drafter", "target", "samples", "lock", "script", *REPORTS)
     image, chosen, preflight = _option(arguments, "--image"), _option(arguments, "--python"), not _flag(arguments, "--no-preflight")
     if image and (chosen or IN_IMAGE):
         session.error("--image takes the image's own environment: it goes neither with --python nor inside an image")
+    lock = _option(arguments, "--lock")
+    if image and lock:
+        session.error("--lock goes without --image: an image holds the lock that it was built from")
     scripts = []
     while (script := _option(arguments, "--script")) is not None:
         scripts.append(script)
     if not IN_IMAGE:
         session.install("-q", *CLI_NEEDS, *(["docker>=7.1"] if image else []))
     python = chosen or (None if image else _interpreter_with_torch())
-    if python is None and not image:
+    made = python is None and not image  # an environment of the session's own, which no lock of the user's describes
+    if made:
         if not _has_torch(session.virtualenv.bin + "/python"):
             session.log(f"No torch found here; making an environment with its own: {_download_size(session, *TORCH)} to download")
             session.install(*TORCH)
@@ -152,7 +177,18 @@ def standalone_test(session: nox.Session) -> None:
         # The very interpreter that will run, before any weight is read: stops here with the finding when something is missing.
         # An image does not hold this checkout: as a module, the package's own files are taken from here.
         ours = ["-m", "eagle3_diag.evaluate"] if image else [str(ROOT / "eagle3_diag" / "evaluate.py")]
-        _envspec(session, "preflight", *ours, *scripts, "--on", f"image:{image}" if image else f"local:{python}", path=str(ROOT))
+        host = f"image:{image}" if image else f"local:{python}"
+        known = [lock, host] if lock else [] if image or made or IN_IMAGE else _lock_of(session, str(python))
+        locked = ["--lock", known[0]] if known else []
+        _envspec(session, "preflight", *ours, *scripts, "--on", known[1] if known else host, *locked, path=str(ROOT))
+        # And it must be what its lock says, where it has one.
+        if known:
+            _envspec(session, "diff", "--no-preflight", *locked, known[1])
+        elif image:
+            inside = shlex.join(["/opt/tools/bin/envspec", *IMAGE_PARITY, "local"])
+            _envspec(session, "images", "run", image, "--", "sh", "-c", f"[ ! -e {IMAGE_LOCK} ] || exec {inside}")
+        elif IN_IMAGE and str(python).startswith("/opt/env/"):
+            _envspec(session, *IMAGE_PARITY, host)
     # The demo whole or not at all: its samples added to somebody's own would give a figure of neither.
     if not _values(arguments, "drafter", "target", "samples"):
         arguments += ["--drafter", str(DEMO / "drafter"), "--target", str(DEMO / "target"), "--samples", str(DEMO / "samples")]
