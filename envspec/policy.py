@@ -16,6 +16,7 @@ from typing import Final
 
 from envspec.errors import UsageError
 from envspec.findings import Finding, Location, sort_findings
+from envspec.json import read_json
 from envspec.rules import FAMILIES, finding
 from envspec.spec import Ignore, Spec
 
@@ -44,7 +45,7 @@ def load_baseline(path: str | Path) -> Baseline:
     """
     place = Path(path)
     try:
-        data = json.loads(place.read_bytes())
+        data = read_json(place.read_bytes())
     except OSError as error:
         raise UsageError(f"cannot read the baseline {place}: {error.strerror or error}") from error
     except (ValueError, RecursionError) as error:

@@ -27,6 +27,7 @@ from typing import Any, Literal, TypeVar
 
 from envspec.errors import UsageError
 from envspec.files import write_whole
+from envspec.json import read_json
 
 __all__ = [
     "SCHEMA",
@@ -631,7 +632,7 @@ def load(path: str | os.PathLike[str]) -> Snapshot:
         its path).
     """
     try:
-        data = json.loads(Path(path).read_bytes())
+        data = read_json(Path(path).read_bytes())
     except OSError as error:
         raise SnapshotError(f"cannot read the snapshot {os.fspath(path)}: {error.strerror or error}") from error
     except (ValueError, RecursionError) as error:
@@ -644,6 +645,8 @@ def loads(data: object, name: str = "snapshot") -> Snapshot:
 
     Raises:
         SnapshotError: another schema, a missing key or a bad value.
+
+    A section the document gives no status is ``unknown``, so that nothing takes its emptiness for absence.
     """
     if not isinstance(data, dict) or "schema" not in data:
         raise SnapshotError(
@@ -652,9 +655,14 @@ def loads(data: object, name: str = "snapshot") -> Snapshot:
     if data["schema"] != SCHEMA:
         raise SnapshotError(f"{name} has schema {data['schema']!r}; this version reads {SCHEMA!r}")
     try:
-        return Snapshot.from_dict(data)
+        read = Snapshot.from_dict(data)
     except SnapshotError as error:
         raise SnapshotError(f"{name}: {error}", "") from error
+    untold = {each: _UNTOLD for each in SECTIONS if each not in read.sections}
+    return dataclasses.replace(read, sections={**read.sections, **untold}) if untold else read
+
+
+_UNTOLD = Section(status="unknown", reason="the snapshot does not say whether it was read")
 
 
 def save(snapshot: Snapshot, path: str | os.PathLike[str]) -> None:

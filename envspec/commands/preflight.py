@@ -63,6 +63,8 @@ def run(arguments: argparse.Namespace, sink: Sink) -> int:
     locks = read_locks(arguments.locks, names, spec)
     check_apart(arguments, wanted, spec=spec, names=names, locks=locks, others=files_read(tasks))
     hosts = named_hosts(names)
+    if not hosts:
+        raise UsageError("only locks were named; name a host on which the scripts are to run")
     facts = resolve_all(hosts, tasks, how, arguments.jobs, sink)
     findings, statuses = verdicts(hosts, tasks, facts, locks, {})
     if findings:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import replace
@@ -15,6 +14,7 @@ from packaging.utils import canonicalize_name
 
 from envspec.errors import CaptureError, UsageError
 from envspec.hosts.interface import CaptureOptions, Host
+from envspec.json import read_json
 from envspec.snapshot import (
     SCHEMA,
     SECTIONS,
@@ -81,12 +81,17 @@ class FileHost(Host):
         if not text.lstrip().startswith(("{", "[")):
             return from_pip_freeze(text, name)
         try:
-            document = json.loads(text)
+            document = read_json(text)
         except (ValueError, RecursionError) as error:
             raise SnapshotError(f"{name} is not valid JSON ({error}); expected {_FORMS}") from error
         if isinstance(document, dict) and "schema" not in document and "installed" in document:
             return from_pip_inspect(document, name)
         return loads(document, name)
+
+
+def _nothing(name: str) -> str:
+    """Why a list of no package is refused: held against anything, it would pass, since what it lacks is not known."""
+    return f"{name} lists no package; expected {_FORMS}"
 
 
 def _sections(status: Status, reason: str) -> dict[str, Section]:
@@ -99,7 +104,7 @@ def from_pip_inspect(document: Mapping[str, Any], name: str) -> Snapshot:
     """The report of ``pip inspect`` (its version 1).
 
     Raises:
-        SnapshotError: another version, or a value of the wrong kind; the message says where.
+        SnapshotError: another version, no package at all, or a value of the wrong kind; the message says where.
     """
     if document.get("version") != "1":
         raise SnapshotError(
@@ -108,6 +113,8 @@ def from_pip_inspect(document: Mapping[str, Any], name: str) -> Snapshot:
     installed = document.get("installed")
     if not isinstance(installed, list):
         raise SnapshotError(f"{name}: installed: expected a list")
+    if not installed:
+        raise SnapshotError(_nothing(name))
     distributions = []
     for index, item in enumerate(installed):
         where = f"{name}: installed[{index}]"
@@ -203,7 +210,7 @@ def from_pip_freeze(text: str, name: str) -> Snapshot:
     nothing of what is installed.
 
     Raises:
-        UsageError: a line is none of these; the message has its number.
+        UsageError: a line is none of these (the message has its number), or no line names a package.
     """
     distributions: dict[str, Distribution] = {}
     note: tuple[str, str] | None = None
@@ -221,6 +228,8 @@ def from_pip_freeze(text: str, name: str) -> Snapshot:
             guessed.append(dist.raw_name)
         distributions[dist.name] = dist
         note = None
+    if not distributions:
+        raise UsageError(_nothing(name))
     reason = "pip freeze tells names and versions only"
     if guessed:
         reason += f"; {', '.join(guessed)} is named after its directory, because an editable install's line has no name"
@@ -243,7 +252,7 @@ def _frozen(line: str, where: str, note: tuple[str, str] | None = None) -> Distr
         egg = _EGG.search(url)
         if note is not None:
             return _named(note[0], note[1], Origin(kind="editable", url=_without_credentials(url), commit=_commit(url)))
-        label = egg.group(1) if egg else Path(urlsplit(url).path).name
+        label = egg.group(1) if egg else _last_part(url)
         if not label:
             raise UsageError(f"{where}: an editable line without a name: {line[:80]!r}")
         return _named(label, None, Origin(kind="editable", url=_without_credentials(url), commit=_commit(url)))
@@ -259,6 +268,14 @@ def _frozen(line: str, where: str, note: tuple[str, str] | None = None) -> Distr
     if len(pins) != 1 or len(list(requirement.specifier)) != 1:
         raise UsageError(f"{where}: {line[:80]!r} does not pin one version; expected {_FORMS}")
     return _named(requirement.name, pins[0].version, Origin(kind="unknown"))
+
+
+def _last_part(url: str) -> str:
+    """The last part of a URL's path; empty for what is no URL."""
+    try:
+        return Path(urlsplit(url).path).name
+    except ValueError:
+        return ""
 
 
 def _commit(url: str) -> str | None:

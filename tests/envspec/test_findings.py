@@ -178,5 +178,8 @@ class TestBaseline:
         path.write_text(text)
         with pytest.raises(UsageError, match="baseline"):
             policy.load_baseline(path)
+        path.write_text('{"schema": "envspec/baseline/1", "accepted": {}, "accepted": {"f": "EP202 torch"}}')
+        with pytest.raises(UsageError, match="the key 'accepted' stands twice"):
+            policy.load_baseline(path)
         with pytest.raises(UsageError, match="cannot read"):
             policy.load_baseline(tmp_path / "none.json")

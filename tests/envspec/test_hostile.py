@@ -129,6 +129,21 @@ def test_a_poisoned_snapshot_forges_nothing_and_its_mends_run_nothing(text: str,
         assert list(shell.iterdir()) == [], script
 
 
+@pytest.mark.parametrize("data", [b"", b"\xff\xfe", b'{"version": "1", "installed": []}', b"# nothing\n"], ids=["empty", "mark", "inspect", "comment"])
+def test_a_list_of_nothing_passes_no_gate(data: bytes, place: Path) -> None:
+    (place / "nothing.json").write_bytes(data)
+    for arguments in (("diff", "nothing.json", "--lock", "requirements.lock"), ("preflight", "launch.py", "--on", "nothing.json")):
+        code, out, err = run(*arguments, "--no-spec")
+        assert (code, out, err.count("\n")) == (2, "", 1)
+        assert "nothing.json lists no package" in err
+
+
+def test_a_preflight_on_locks_alone_is_refused(place: Path) -> None:
+    code, out, err = run("preflight", "launch.py", "--on", "lock:requirements.lock", "--no-spec")
+    assert (code, out) == (2, "")
+    assert "only locks were named" in err
+
+
 @pytest.mark.parametrize("label", ["../../escape", "/etc/cron.d/x", "a b;c", "..", "-o", "\u202e"])
 def test_a_host_s_name_cannot_choose_where_its_snapshot_goes(label: str, tmp_path: Path) -> None:
     from envspec.commands.capture import _paths

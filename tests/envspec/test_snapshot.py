@@ -21,7 +21,7 @@ SCHEMA_FILE = Path(snapshot.__file__).parent / "schema/snapshot.json"
 def example(**more: typing.Any) -> Snapshot:
     return Snapshot(
         capture=Capture(label="a", target="local", transport="local", time="2026-01-01T00:00:00Z", hostname="h", user="u"),
-        sections={"distributions": Section(status="ok")},
+        sections={name: Section(status="ok") for name in snapshot.SECTIONS},
         distributions=(
             Distribution(name="alpha", raw_name="Alpha", version="1.0", location="/x", metadata_path="/x/a", problems=(Problem(kind="k", detail="d"),)),
         ),
@@ -53,6 +53,16 @@ def test_what_the_probe_writes_is_valid() -> None:
     assert set(document) <= known
     fields = snapshot.json_schema()["$defs"]["Distribution"]["properties"]
     assert {key for dist in document["distributions"] for key in dist} <= set(fields)
+
+
+def test_a_section_without_a_status_is_not_known() -> None:
+    document = example().to_dict()
+    document["sections"] = {"path": {"status": "ok"}}
+    document["distributions"] = []
+    read = snapshot.loads(document)
+    assert set(read.sections) == set(snapshot.SECTIONS)
+    assert read.known("path")
+    assert read.section("distributions") == Section(status="unknown", reason="the snapshot does not say whether it was read")
 
 
 @pytest.mark.parametrize(
@@ -87,6 +97,7 @@ def test_a_bad_value_is_named_by_its_path(path: tuple[typing.Any, ...], value: o
         ('{"schema": "envspec/snapshot/9"}', "has schema 'envspec/snapshot/9'; this version reads 'envspec/snapshot/1'"),
         ('{"schema": "envspec/snapshot/1"}', "the key 'capture' is missing"),
         ("[" * 100000, "is not valid JSON"),
+        ('{"schema": 1, "distributions": [3], "distributions": []}', "the key 'distributions' stands twice"),
     ],
 )
 def test_other_files_are_one_sentence(tmp_path: Path, text: str, message: str) -> None:
@@ -141,6 +152,7 @@ def test_order_of_capture_does_not_matter_to_the_digest() -> None:
 
 
 def test_a_section_not_tried_is_unknown() -> None:
-    assert example().section("gpus").status == "unknown"
-    assert not example().known("gpus")
+    blind = replace(example(), sections={"distributions": Section(status="ok")})
+    assert blind.section("gpus").status == "unknown"
+    assert not blind.known("gpus")
     assert example().known("distributions")
