@@ -19,16 +19,18 @@ import heapq
 import io
 import itertools
 import json
+import os
 import re
 import sys
 import tokenize
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal
 
 from envspec.errors import UsageError
+from envspec.searchpath import Paths, changes
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -51,15 +53,23 @@ __all__ = [
 
 Reach = Literal["module", "called", "function"]
 Form = Literal["import", "from", "star", "dynamic", "lazy", "run"]
+Unresolved = Literal["", "relative", "computed", "plugins", "library"]
 
 _RUNNERS: Final = frozenset(
     {"run", "Fire", "spawn", "run_until_complete", "start_processes", "exit", "run_app", "Thread", "Process", "launch"}
 )
+_CHILDREN: Final = frozenset(f"subprocess.{name}" for name in ("run", "Popen", "call", "check_call", "check_output"))
+_LIBRARIES: Final = frozenset(
+    {*(f"ctypes.{name}" for name in ("CDLL", "PyDLL", "cdll.LoadLibrary", "pydll.LoadLibrary")),
+     "torch.ops.load_library", "torch.classes.load_library"}
+)  # fmt: skip
+_PLUGINS: Final = frozenset({"importlib.metadata.entry_points", "importlib_metadata.entry_points", "pkg_resources.iter_entry_points"})
 _GUARD = re.compile(
     r"^_*((is|has|have)_\w+?(_available|_installed|_enabled|_supported)?|\w+_(available|installed|enabled))$", re.I
 )
 _IGNORE = re.compile(r"#\s*envspec:\s*ignore(?:\[([A-Z0-9,\s]+)\])?")
 _PEP723 = re.compile(r"(?m)^# /// script\s*\n(?P<body>(?:^#(?: .*)?\n)*?)^# ///\s*$")
+_BINARIES: Final = (".so", ".pyd", ".pyc")
 _SKIPPED: Final = frozenset({"__pycache__", "node_modules", "site-packages", "venv", ".venv", "build", "dist"})
 
 
@@ -140,14 +150,24 @@ def _not(gate: Gate) -> Gate:
     return Gate(kind="not", text=f"not ({gate.text})", parts=(gate,))
 
 
+def _is_small(gate: Gate) -> bool:
+    """Whether a condition has few enough parts to be part of others: each that names it holds it whole."""
+    stack, seen = [gate], 0
+    while stack and seen <= 100:
+        stack.extend(stack.pop().parts)
+        seen += 1
+    return not stack
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Import:
     """One import.
 
-    `module` is absolute, and empty when it is computed at run time or relative without a package. `names` are those of
-    a from-import (each may also be a submodule). `function` is the function it stands in. `path` leads from the
+    `module` is absolute, and empty where `unresolved` says why: relative without a package, computed at run time, whatever
+    the installed plugins name, a shared library. `names` are those of a from-import (each may also be a submodule). `function` is the function it stands in. `path` leads from the
     entry's own statements to it: the import of a local module, the call of a function; empty for a direct one.
-    `optional` means that a failure is caught and the script goes on. `ignored` are codes named by an inline
+    `optional` means that a failure is caught and the script goes on. `beside` means that where nothing installed has the
+    module, a plain directory beside the script is it, as a namespace package. `ignored` are codes named by an inline
     ``# envspec: ignore[...]`` comment (``*`` for all).
     """
 
@@ -159,10 +179,11 @@ class Import:
     function: str | None = None
     path: tuple[Site, ...] = ()
     optional: bool = False
+    beside: bool = False
     gates: tuple[Gate, ...] = ()
     ignored: frozenset[str] = frozenset()
     text: str = ""
-    unresolved: Literal["", "relative", "computed"] = ""
+    unresolved: Unresolved = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -198,7 +219,12 @@ class Source:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ScriptImports:
-    """All that was read of one script: `local` are top-level names that the script's own directory (`root`) provides."""
+    """All that was read of one script.
+
+    `local` are top-level names that the script's own directory (`root`) provides, or one it puts first on the search path.
+    `added` are modules that it puts into `sys.modules` itself, or has in directories it puts last. `search` are the places
+    where it changes the search for modules in a way that only running it shows: what is missing may then be there.
+    """
 
     script: str
     imports: tuple[Import, ...]
@@ -207,6 +233,8 @@ class ScriptImports:
     requirements: ScriptRequirements | None = None
     problems: tuple[Problem, ...] = ()
     root: str = ""
+    added: tuple[str, ...] = ()
+    search: tuple[Site, ...] = ()
 
     def requests(self) -> dict[str, tuple[str, ...]]:
         """The modules to resolve on a host, with the names wanted from each."""
@@ -234,7 +262,7 @@ def evaluate_host(text: str, host: Mapping[str, Any]) -> bool | None:
     """Decide an expression over interpreter and platform values, None when it uses anything else."""
     try:
         return bool(_value(ast.parse(text, mode="eval").body, host))
-    except (_Undecided, SyntaxError, TypeError, ValueError, IndexError, AttributeError, KeyError):
+    except (_Undecided, SyntaxError, TypeError, ValueError, IndexError, AttributeError, KeyError, RecursionError, MemoryError):
         return None
 
 
@@ -266,8 +294,8 @@ def _value(node: ast.expr, host: Mapping[str, Any]) -> Any:
             return -_value(inner, host)
         case ast.BinOp(op=ast.Pow(), left=left, right=right):
             base, power = _value(left, host), _value(right, host)
-            if not (isinstance(base, int) and isinstance(power, int) and 0 <= power <= 128):
-                raise _Undecided
+            if not (isinstance(base, int) and isinstance(power, int) and power >= 0 and base.bit_length() * power <= 128):
+                raise _Undecided  # beyond any value of an interpreter, and powers of powers take for ever
             return base**power
         case ast.BinOp(op=ast.LShift(), left=ast.Constant(value=int(left)), right=ast.Constant(value=int(right))):
             return left << min(right, 128)
@@ -320,12 +348,22 @@ def read_source(raw: bytes, file: str) -> str:
         return io.IncrementalNewlineDecoder(None, translate=True).decode(raw.decode(encoding), final=True)
     except UnicodeDecodeError as error:
         raise SyntaxError(f"{file} is not valid {encoding}: {error.reason} at byte {error.start}") from error
+    except (LookupError, ValueError) as error:  # codecs that make no text of bytes, such as hex
+        raise SyntaxError(f"{file} is not valid {encoding}: {error}") from error
 
 
 def _parse(text: str) -> ast.Module:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return ast.parse(text)
+
+
+def _written(node: ast.AST) -> str:
+    """The source of a node on one line; an ellipsis for what is nested too deep to be written out again."""
+    try:
+        return ast.unparse(node)
+    except RecursionError:
+        return "…"
 
 
 def _without_lazy(text: str) -> tuple[str, frozenset[int]]:
@@ -433,7 +471,7 @@ class _Context:
 
     @property
     def dead(self) -> bool:
-        return any(gate == _FALSE for gate in self.gates)
+        return any(gate.kind == "const" and gate.text == "False" for gate in self.gates)
 
 
 @dataclass(slots=True)
@@ -445,8 +483,9 @@ class _Found:
     node: Any
     form: Form
     context: _Context
-    unresolved: Literal["", "relative", "computed"] = ""
-    file: Path | None = None  # runpy.run_path of a local file
+    unresolved: Unresolved = ""
+    file: Path | None = None  # a local file run by its path
+    child: bool = False  # run by an interpreter of its own, which searches the file's directory first
 
 
 @dataclass(slots=True)
@@ -482,8 +521,14 @@ class _File:
         self.types: dict[str, str] = {}
         self.decorated: dict[str, list[str]] = {}
         self._read()
-        self._survey()
-        _Walker(self).walk()
+        try:
+            self._survey()
+            _Walker(self).walk()
+        except RecursionError as error:
+            self._refuse(error)
+            self.units.clear()
+            self._survey()
+            _Walker(self).walk()
 
     def site(self, node: Any) -> Site:
         line = int(getattr(node, "lineno", 0))
@@ -511,18 +556,18 @@ class _File:
             else:
                 self.text = read_source(raw, self.shown)
             self.tree = self._tree()
-        except (SyntaxError, ValueError, RecursionError) as error:
-            line = getattr(error, "lineno", None) or 0
-            self.problem = Problem(
-                kind="syntax", site=Site(file=self.shown, line=line),
-                message=str(getattr(error, "msg", error)),
-            )  # fmt: skip
-            if self.text:
-                self.tree = _by_lines(self.text)
+        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+            self._refuse(error)
         for number, content in enumerate(self.text.splitlines(), 1):
             if "envspec" in content and (match := _IGNORE.search(content)):
                 codes = match.group(1)
                 self.ignores[number] = frozenset(re.findall(r"[A-Z0-9]+", codes)) if codes else frozenset({"*"})
+
+    def _refuse(self, error: Exception) -> None:
+        """Go on with the import statements alone of a file that cannot be read whole."""
+        message = str(getattr(error, "msg", error)) or "it is nested too deep"
+        self.problem = Problem(kind="syntax", site=Site(file=self.shown, line=getattr(error, "lineno", None) or 0), message=message)
+        self.tree = _by_lines(self.text)
 
     def _tree(self) -> ast.Module:
         try:
@@ -559,24 +604,28 @@ class _File:
                         strings = self.constants.get(value.id)
                     if strings is not None:
                         self.constants[name] = strings
-        self._collect(self.tree.body, "")
+        self._collect()
 
-    def _collect(self, body: Iterable[ast.stmt], prefix: str) -> None:
-        for node in body:
+    def _collect(self) -> None:
+        """The functions and classes of the file, in the order in which they stand, by qualified name."""
+        stack: list[tuple[ast.AST, str]] = [(node, "") for node in reversed(self.tree.body)]
+        while stack:
+            node, prefix = stack.pop()
+            inner: list[ast.AST] = []
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 self.functions[prefix + node.name] = node
                 for decorator in node.decorator_list:
                     call = decorator.func if isinstance(decorator, ast.Call) else decorator
                     if isinstance(call, ast.Attribute) and isinstance(call.value, ast.Name):
                         self.decorated.setdefault(call.value.id, []).append(prefix + node.name)
-                self._collect(node.body, prefix + node.name + ".")
+                inner, prefix = [*node.body], prefix + node.name + "."
             elif isinstance(node, ast.ClassDef):
                 self.classes[prefix + node.name] = node
-                self._collect(node.body, prefix + node.name + ".")
+                inner, prefix = [*node.body], prefix + node.name + "."
             else:
                 for name in ("body", "orelse", "finalbody", "handlers", "cases"):
-                    for inner in getattr(node, name, []) or []:
-                        self._collect([inner] if isinstance(inner, ast.stmt) else inner.body, prefix)
+                    inner += getattr(node, name, [])
+            stack.extend((each, prefix) for each in reversed(inner))
 
     def absolute(self, node: ast.ImportFrom) -> str | None:
         """The absolute module of a from-import, None for a relative one without a package to be relative to."""
@@ -586,12 +635,13 @@ class _File:
 
     def canonical(self, node: ast.expr) -> str:
         """The dotted name an expression stands for, with the file's import aliases undone; empty for others."""
-        if isinstance(node, ast.Name):
-            return self.aliases.get(node.id, node.id)
-        if isinstance(node, ast.Attribute):
-            base = self.canonical(node.value)
-            return f"{base}.{node.attr}" if base else ""
-        return ""
+        attributes: list[str] = []
+        while isinstance(node, ast.Attribute):
+            attributes.append(node.attr)
+            node = node.value
+        if not isinstance(node, ast.Name):
+            return ""
+        return ".".join([self.aliases.get(node.id, node.id), *reversed(attributes)])
 
 
 def _resolve(package: str, level: int, name: str) -> str | None:
@@ -620,7 +670,7 @@ def _leaves(body: Sequence[ast.stmt]) -> Literal["", "leaves", "fails"]:
         if isinstance(node, ast.Return | ast.Continue | ast.Break):
             return "leaves"
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
-            called = ast.unparse(node.value.func)
+            called = _written(node.value.func)
             if called in ("sys.exit", "exit", "quit", "os._exit", "os.abort"):
                 return "fails"
             if called in ("pytest.skip", "self.skipTest"):
@@ -681,12 +731,12 @@ class _Walker:
             case ast.Match():
                 self.expression(node.subject, context)
                 for case in node.cases:
-                    text = f"case {ast.unparse(case.pattern)}"
+                    text = f"case {_written(case.pattern)}"
                     self.block(case.body, context.under(Gate(kind="unknown", text=text)))
             case ast.Assign(targets=[ast.Name(id=name)], value=value):
                 self.expression(value, context)
                 gate = self.gate(value)
-                if gate.kind in ("present", "not", "and", "or", "host") and not self.unit.name:
+                if gate.kind in ("present", "not", "and", "or", "host") and not self.unit.name and _is_small(gate):
                     self.file.gates[name] = gate
             case _ if type(node).__name__ == "TryStar":  # since Python 3.11, with the fields of Try
                 self.attempt(node, context)
@@ -729,7 +779,13 @@ class _Walker:
         self.expression(node.test, context)
         gate = self.gate(node.test)
         self.block(node.body, context.under(gate))
-        self.block(node.orelse, context.under(_not(gate)))
+        otherwise_under, rest = context.under(_not(gate)), node.orelse
+        while len(rest) == 1 and isinstance(link := rest[0], ast.If):  # elif, of which there may be hundreds
+            self.expression(link.test, otherwise_under)
+            asked = self.gate(link.test)
+            self.block(link.body, otherwise_under.under(asked))
+            otherwise_under, rest = otherwise_under.under(_not(asked)), link.orelse
+        self.block(rest, otherwise_under)
         body, otherwise = _leaves(node.body), _leaves(node.orelse)
         presence = any(True for _ in gate.asked())
         if body == "leaves" or (body == "fails" and not presence):
@@ -794,7 +850,13 @@ class _Walker:
     # -- conditions
 
     def gate(self, node: ast.expr) -> Gate:
-        """The condition that a test stands for."""
+        """The condition that a test stands for; unknown for one nested too deep to follow."""
+        try:
+            return self._gate(node)
+        except RecursionError:
+            return Gate(kind="unknown", text="…")
+
+    def _gate(self, node: ast.expr) -> Gate:
         text = ast.unparse(node)
         match node:
             case ast.Constant(value=value):
@@ -846,15 +908,21 @@ class _Walker:
     # -- expressions
 
     def expression(self, node: ast.expr, context: _Context) -> None:
-        """Find dynamic imports and calls in an expression; the bodies of lambdas are not entered."""
-        stack: list[ast.AST] = [node]
+        """Find dynamic imports and calls in an expression; the body of a lambda is a function that nothing calls."""
+        outer = self.unit
+        stack: list[tuple[ast.AST, _Unit]] = [(node, outer)]
         while stack:
-            item = stack.pop()
+            item, self.unit = stack.pop()
             if isinstance(item, ast.Lambda):
+                name = f"{self.prefix}<lambda>"
+                inner = self.file.units.setdefault(name, _Unit(name))
+                stack.append((item.body, inner))
+                stack.extend((each, self.unit) for each in (*item.args.defaults, *item.args.kw_defaults) if each is not None)
                 continue
             if isinstance(item, ast.Call):
                 self.call(item, context)
-            stack.extend(ast.iter_child_nodes(item))
+            stack.extend((each, self.unit) for each in ast.iter_child_nodes(item))
+        self.unit = outer
 
     def literal(self, node: ast.expr | None) -> tuple[str, ...]:
         """The strings an argument can be: a literal, a constant of the file, a loop variable over literals."""
@@ -893,8 +961,33 @@ class _Walker:
                 found = _Found("", (), node, "run", context)
                 found.file = self.file.path.parent / text
                 self.unit.imports.append(found)
+        elif name in _CHILDREN:
+            self.child(node, first or keywords.get("args"), context)
+        elif name in _LIBRARIES:
+            if self.literal(first):
+                self.unit.imports.append(_Found("", (), node, "dynamic", context, "library"))
+        elif name in _PLUGINS:
+            if ".load()" in self.file.text:
+                self.unit.imports.append(_Found("", (), node, "dynamic", context, "plugins"))
         else:
             self.reference(node, context)
+
+    def child(self, node: ast.Call, command: ast.expr | None, context: _Context) -> None:
+        """`subprocess.run([sys.executable, "child.py"])` and the like: a script or module this interpreter is to run."""
+        if not isinstance(command, ast.List | ast.Tuple) or len(command.elts) < 2 or self.file.canonical(command.elts[0]) != "sys.executable":
+            return
+        words = command.elts[1:]
+        for number, word in enumerate(words):
+            text = self.literal(word)
+            if text == ("-m",):
+                for module in self.literal(words[number + 1]) if number + 1 < len(words) else ():
+                    self.found(module, (), node, "run", context)
+                return
+            if not (len(text) == 1 and re.fullmatch(r"-[bBdEiIOqsSuvx]+", text[0])):
+                path = Paths(self.file.tree, self.file.canonical, self.file.path, self.file.path.parent).of(word)
+                if path is not None and path.endswith(".py"):
+                    self.unit.imports.append(_Found("", (), node, "run", context, file=Path(path), child=True))
+                return
 
     def dynamic(self, node: ast.Call, first: ast.expr | None, package: ast.expr | None, context: _Context) -> None:
         modules = self.literal(first)
@@ -919,7 +1012,7 @@ class _Walker:
         target = self.target(node.func)
         if target:
             self.unit.calls.append((target, node, context))
-        last = ast.unparse(node.func).rpartition(".")[2] if isinstance(node.func, ast.Name | ast.Attribute) else ""
+        last = node.func.id if isinstance(node.func, ast.Name) else node.func.attr if isinstance(node.func, ast.Attribute) else ""
         if last in _RUNNERS or last in ("submit", "apply_async"):
             for argument in [*node.args, *(k.value for k in node.keywords if k.arg in ("target", "main", "fn", "args"))]:
                 handed = self.target(argument) if isinstance(argument, ast.Name | ast.Attribute) else ""
@@ -987,33 +1080,69 @@ class _Undo(ast.NodeTransformer):
 
 
 class _Tree:
-    """The local files reachable from an entry, found as the interpreter would find them in `roots`."""
+    """The local files reachable from an entry, found as the interpreter would find them in `roots`.
+
+    The roots grow by the directories that the files put on the search path.
+    """
 
     def __init__(self, roots: Sequence[Path], base: Path) -> None:
-        self.roots = roots
+        self.roots = list(roots)
+        self.hiding = list(roots)  # those searched before what is installed
         self.base = base
         self.files: dict[str, _File] = {}
-        self.local: set[str] = set()
-        self.problems: list[Problem] = []
+        self.stubs: set[str] = set()
+        self.search: list[Site] = []
+        self.located: dict[str, Path | None] = {}
+        self.binaries: dict[str, list[str]] = {}
 
     def shown(self, path: Path) -> str:
         try:
             return path.resolve().relative_to(self.base.resolve()).as_posix()
-        except ValueError:
+        except (ValueError, OSError, RuntimeError):  # elsewhere, or a link to itself
             return str(path)
 
+    def adopt(self, file: _File) -> _File:
+        """Take over what a file does to the search for modules."""
+        if re.search(r"\b(sys|site|__import__)\b", file.text):
+            made = changes(file.tree, file.canonical, file.path, self.base)
+            self.stubs |= made.stubs
+            self.search += [file.site(node) for node in made.opaque]
+            self.hiding += [path for path in made.first if path not in self.hiding]
+            new = [path for path in (*made.first, *made.last) if path not in self.roots]
+            if new:
+                self.roots += new
+                self.located.clear()
+        return file
+
     def locate(self, module: str) -> Path | None:
-        """The local file of a module: `a/b/__init__.py` or `a/b.py` under a root; a directory for a namespace."""
-        for root in self.roots:
-            base = root.joinpath(*module.split("."))
-            if (base / "__init__.py").is_file():
-                return base / "__init__.py"
-            if base.with_suffix(".py").is_file() and base.name.isidentifier():
-                return base.with_suffix(".py")
-        for root in self.roots:
-            base = root.joinpath(*module.split("."))
-            if base.is_dir() and any(base.rglob("*.py")):
-                return base
+        """The local file of a module: `a/b/__init__.py` or `a/b.py` under a root, their compiled forms; a directory for a
+        namespace."""
+        if module not in self.located:
+            self.located[module] = self._locate(module.split("."))
+        return self.located[module]
+
+    def _locate(self, parts: Sequence[str]) -> Path | None:
+        if not all(parts) or any(os.sep in part for part in parts):
+            return None
+        bases = [os.path.join(root, *parts) for root in self.roots]
+        for base in bases:
+            if os.path.isfile(source := os.path.join(base, "__init__.py")) or os.path.isfile(source := f"{base}.py"):
+                return Path(source)
+            compiled = self._compiled(base, "__init__") or self._compiled(os.path.dirname(base), parts[-1])
+            if compiled is not None:
+                return compiled
+        return next((Path(base) for base in bases if os.path.isdir(base)), None)
+
+    def _compiled(self, directory: str, name: str) -> Path | None:
+        """The extension module (for whichever interpreter) or the bytecode of a module without a source."""
+        if directory not in self.binaries:
+            try:
+                self.binaries[directory] = sorted(each for each in os.listdir(directory) if each.endswith(_BINARIES))
+            except (OSError, ValueError):
+                self.binaries[directory] = []
+        for each in self.binaries[directory]:
+            if each.partition(".")[0] == name and os.path.isfile(os.path.join(directory, each)):
+                return Path(directory, each)
         return None
 
     def is_local(self, module: str) -> bool:
@@ -1026,24 +1155,40 @@ class _Tree:
             return found is not None and found.is_file()
         return True
 
+    def is_namespace(self, module: str, names: Sequence[str]) -> bool:
+        """Whether a module is a plain directory here, and the names wanted from it are modules in it."""
+        found = self.locate(module) if module else None
+        return found is not None and found.is_dir() and all(self.locate(f"{module}.{name}") for name in names if name != "*")
+
     def load(self, module: str) -> _File | None:
-        """The parsed file of a local module."""
+        """The parsed file of a local module; None for a directory or a compiled one."""
         if module in self.files:
             return self.files[module]
         path = self.locate(module)
-        if path is None or path.is_dir():
+        if path is None or path.suffix != ".py":
             return None
         package = module if path.name == "__init__.py" else module.rpartition(".")[0]
         file = _File(path, self.shown(path), module, package, main=False)
         self.files[module] = file
-        return file
+        return self.adopt(file)
+
+    def is_root(self, directory: Path) -> bool:
+        return any(os.path.realpath(directory) == os.path.realpath(root) for root in self.roots)
+
+    def run(self, path: Path) -> _File:
+        """The parsed file of a script that is run by its path."""
+        key = f"<{path}>"
+        if key not in self.files:
+            self.files[key] = _File(path, self.shown(path), "__main__", "", main=True)
+            self.adopt(self.files[key])
+        return self.files[key]
 
 
 def _follow(entry: _File, tree: _Tree, shown: str) -> ScriptImports:
     """Walk from the entry through local imports and calls; what is reached most surely wins."""
     counter = itertools.count()
     best: dict[tuple[str, str], tuple[_Context, tuple[Site, ...], bool]] = {}
-    files: dict[str, _File] = {entry.shown: entry}
+    files: dict[str, _File] = {entry.shown: tree.adopt(entry)}
     queue: list[tuple[tuple[int, int, int], int, _File, str, _Context, tuple[Site, ...], bool]] = []
 
     def push(file: _File, unit: str, context: _Context, path: tuple[Site, ...], called: bool) -> None:
@@ -1108,14 +1253,20 @@ def _follow(entry: _File, tree: _Tree, shown: str) -> ScriptImports:
                 made = _import(found, file, joined(context, found.context), path, reach, name, tree, problems)
                 imports.extend(made)
     imports.sort(key=lambda i: (i.site.file != entry.shown, i.site.file, i.site.cell or 0, i.site.line, i.module))
+    requirements, problem = _inline(entry)
+    if problem is not None:
+        problems.append(problem)
+    local = _beside(tree.hiding)
     return ScriptImports(
         script=shown,
         imports=tuple(imports),
-        local=tuple(sorted(_beside(tree))),
+        local=tuple(sorted(local)),
         sources=tuple(Source(file=f.shown, text=f.text) for f in files.values() if f.text and not f.cells),
-        requirements=_inline(entry),
+        requirements=requirements,
         problems=tuple(dict.fromkeys(problems)),
         root=str(tree.roots[0].resolve()),
+        added=tuple(sorted(tree.stubs | (_beside(tree.roots) - local))),
+        search=tuple(dict.fromkeys(tree.search)),
     )
 
 
@@ -1145,12 +1296,11 @@ def _method(file: _File, owner: str, method: str, depth: int) -> Iterator[str]:
 def _local_files(found: _Found, file: _File, tree: _Tree) -> Iterator[_File]:
     """The local files whose bodies an import runs: the packages above it, the module, submodules among its names."""
     if found.file is not None:
-        if found.file.is_file():
-            yield tree.files.setdefault(
-                f"<{found.file}>", _File(found.file, tree.shown(found.file), "__main__", "", main=True)
-            )
+        # a child elsewhere finds other modules beside it than this script does
+        if os.path.isfile(found.file) and not (found.child and not tree.is_root(found.file.parent)):
+            yield tree.run(found.file)
         return
-    if not found.module or not tree.is_local(found.module):
+    if not found.module or not (tree.is_local(found.module) or tree.is_namespace(found.module, found.names)):
         return
     parts = found.module.split(".")
     wanted = [".".join(parts[: i + 1]) for i in range(len(parts))]
@@ -1194,9 +1344,10 @@ def _import(
         function=function or None,
         path=path,
         optional=context.optional,
+        beside=tree.is_namespace(found.module, found.names),
         gates=context.gates,
         ignored=ignored,
-        text=ast.unparse(found.node),
+        text=_written(found.node),
         unresolved=found.unresolved,
     )
 
@@ -1206,7 +1357,10 @@ def _local_problem(found: _Found, site: Site, tree: _Tree) -> Problem | None:
     parts = found.module.split(".")
     for i in range(1, len(parts) + 1):
         module = ".".join(parts[:i])
-        if tree.locate(module) is None:
+        located = tree.locate(module)
+        if located is not None and located.suffix in _BINARIES:
+            return None  # a compiled package may bring its submodules inside
+        if located is None:
             return Problem(
                 kind="submodule", site=site, subject=module, message=f"{module} is not among the script's own modules"
             )
@@ -1249,49 +1403,56 @@ def _bound(tree: ast.Module) -> set[str]:
     return names
 
 
-def _beside(tree: _Tree) -> set[str]:
-    """Top-level module names that the script's own directory provides; plain directories are namespaces and lose."""
+def _beside(roots: Sequence[Path]) -> set[str]:
+    """Top-level module names that directories provide; plain directories in them are namespaces and lose."""
+    tree = _Tree(roots, Path())
     names: set[str] = set()
-    for root in tree.roots:
+    for root in roots:
         try:
-            entries = list(root.iterdir())
+            entries = os.listdir(root)
         except OSError:
             continue
-        for entry in entries:
-            if entry.suffix == ".py" and entry.stem.isidentifier() and entry.stem != "__init__":
-                names.add(entry.stem)
-            elif entry.name.isidentifier() and (entry / "__init__.py").is_file():
-                names.add(entry.name)
+        stems = {each.partition(".")[0] for each in entries if each.endswith((".py", *_BINARIES)) or "." not in each}
+        for name in stems:
+            found = tree.locate(name) if name.isidentifier() and name != "__init__" else None
+            if found is not None and not found.is_dir():
+                names.add(name)
     return names
 
 
-def _inline(file: _File) -> ScriptRequirements | None:
-    """The script's PEP 723 block; a damaged one is reported as a problem of the file."""
+def _inline(file: _File) -> tuple[ScriptRequirements | None, Problem | None]:
+    """The script's PEP 723 block; for a damaged one, the problem instead."""
     match = _PEP723.search(file.text)
     if match is None:
-        return None
+        return None, None
     body = "".join(line[2:] if line.startswith("# ") else line[1:] for line in match["body"].splitlines(keepends=True))
     site = Site(file=file.shown, line=file.text[: match.start()].count("\n") + 1)
-    data = _toml(body, file.shown)
+    try:
+        data = tomllib.loads(body)
+    except (ValueError, RecursionError) as error:
+        message = f"{site}: the script header is not valid TOML: {str(error).rstrip('.')}"
+        return None, Problem(kind="unreadable", site=site, message=message)
     dependencies = data.get("dependencies", [])
     python = data.get("requires-python")
     if not isinstance(dependencies, list) or not all(isinstance(d, str) for d in dependencies):
-        raise UsageError(f"{file.shown}: `dependencies` in the script header must be a list of strings.")
-    return ScriptRequirements(
+        message = f"{site}: `dependencies` in the script header must be a list of strings"
+        return None, Problem(kind="unreadable", site=site, message=message)
+    made = ScriptRequirements(
         site=site,
         requires_python=python if isinstance(python, str) else None,
         dependencies=tuple(dependencies),
     )
-
-
-def _toml(text: str, file: str) -> dict[str, Any]:
-    try:
-        return dict(tomllib.loads(text))
-    except tomllib.TOMLDecodeError as error:
-        raise UsageError(f"{file}: the script header is not valid TOML: {error}.") from error
+    return made, None
 
 
 # -------------------------------------------------------------------------------------------------------- entry points
+
+
+def _here() -> Path:
+    try:
+        return Path.cwd()
+    except FileNotFoundError as error:
+        raise UsageError("the working directory is no longer there: change to another.") from error
 
 
 def parse_script(path: Path, *, base: Path | None = None, extra: Sequence[Path] = ()) -> ScriptImports:
@@ -1300,7 +1461,7 @@ def parse_script(path: Path, *, base: Path | None = None, extra: Sequence[Path] 
     `base` is the directory file names are shown relative to (the working directory by default); `extra` are further
     directories that PYTHONPATH would add. Raises UsageError when the file is not there.
     """
-    base = base or Path.cwd()
+    base = base or _here()
     if path.is_dir():
         if (path / "__main__.py").is_file():
             path = path / "__main__.py"
@@ -1315,7 +1476,7 @@ def parse_script(path: Path, *, base: Path | None = None, extra: Sequence[Path] 
 
 def parse_module(name: str, *, base: Path | None = None, extra: Sequence[Path] = ()) -> ScriptImports:
     """What `python -m NAME` imports when run in `base`: a local module is followed, an installed one is named."""
-    base = base or Path.cwd()
+    base = base or _here()
     if not all(part.isidentifier() for part in name.split(".")):
         raise UsageError(f"{name!r} is not a module name.")
     tree = _Tree([base, *extra], base)
@@ -1325,10 +1486,10 @@ def parse_module(name: str, *, base: Path | None = None, extra: Sequence[Path] =
         if path is not None and (path.is_dir() or path.name == "__init__.py"):
             package = name
             main = tree.locate(f"{name}.__main__")
-            if main is None or main.is_dir():
+            if main is None or main.is_dir():  # or compiled, of which nothing can be read
                 raise UsageError(f"{name} is a package without __main__.py: `python -m {name}` cannot run it.")
             path = main
-        if path is not None:
+        if path is not None and path.suffix == ".py":
             entry = _File(path, tree.shown(path), "__main__", package, main=True)
             parents = [".".join(name.split(".")[: i + 1]) for i in range(name.count(".") + 1)]
             for parent in parents if package == name else parents[:-1]:
@@ -1339,23 +1500,21 @@ def parse_module(name: str, *, base: Path | None = None, extra: Sequence[Path] =
             return _follow(entry, tree, f"-m {name}")
     site = Site(file=f"-m {name}", line=0)
     item = Import(module=name, site=site, form="run", text=f"python -m {name}")
-    return ScriptImports(script=f"-m {name}", imports=(item,), local=tuple(sorted(_beside(tree))))
+    return ScriptImports(script=f"-m {name}", imports=(item,), local=tuple(sorted(_beside(tree.roots))))
 
 
 def parse_directory(path: Path, *, base: Path | None = None, extra: Sequence[Path] = ()) -> tuple[ScriptImports, ...]:
     """What the Python files and notebooks below a directory import, each as a module of the package it lies in."""
-    base = base or Path.cwd()
+    base = base or _here()
     if not path.is_dir():
         raise UsageError(f"There is no directory {path}: check the path.")
     root = path
-    while (root / "__init__.py").is_file():
+    while (root / "__init__.py").is_file() and root != root.resolve().parent:
         root = root.resolve().parent
     result = []
-    for file in sorted([*path.rglob("*.py"), *path.rglob("*.ipynb")]):
-        inner = file.relative_to(path).parts
-        if any(part in _SKIPPED or part.startswith(".") or part.endswith(".egg-info") for part in inner):
-            continue
-        parts = list(file.resolve().relative_to(root.resolve()).with_suffix("").parts)
+    for file in _scripts(path):
+        # what a link is called counts, not what it leads to
+        parts = list((file.parent.resolve() / file.name).relative_to(root.resolve()).with_suffix("").parts)
         in_package = (file.parent / "__init__.py").is_file()
         tree = _Tree([root if in_package else file.parent, root, *extra], base)
         if in_package and file.suffix == ".py":
@@ -1366,3 +1525,15 @@ def parse_directory(path: Path, *, base: Path | None = None, extra: Sequence[Pat
             entry = _File(file, tree.shown(file), "__main__", "", main=True)
         result.append(_follow(entry, tree, entry.shown))
     return tuple(result)
+
+
+def _scripts(path: Path) -> list[Path]:
+    """The Python files and notebooks below a directory, sorted; links that lead nowhere are among them, pipes are not."""
+    found: list[Path] = []
+    for folder, inner, names in os.walk(path):
+        inner[:] = [each for each in inner if not (each in _SKIPPED or each.startswith(".") or each.endswith(".egg-info"))]
+        for name in names:
+            place = os.path.join(folder, name)
+            if name.endswith((".py", ".ipynb")) and not name.startswith(".") and (os.path.isfile(place) or not os.path.exists(place)):
+                found.append(Path(place))
+    return sorted(found)

@@ -362,6 +362,14 @@ def _merged(found: Iterable[Finding]) -> list[Finding]:
     return list(together.values())
 
 
+_UNTOLD: Final = {
+    "computed": "imports a module whose name is computed when it runs",
+    "plugins": "imports what the installed plugins name",
+    "library": "loads a shared library, which only the host's loader finds",
+}
+"""What an import that names no module does, for one whose outcome only running it shows."""
+
+
 class _Judge:
     """One script on one host."""
 
@@ -472,7 +480,15 @@ class _Judge:
         fact = self.facts.modules.get(module)
         if fact is None or fact.status == "unknown":
             return True if module.split(".")[0] in self.script.local else None
-        return fact.status == "ok"
+        if fact.status == "fails" and self.brought(module, fact):
+            return True
+        return None if fact.status == "fails" and fact.kind == "module" and self.script.search else fact.status == "ok"
+
+    def brought(self, module: str, fact: ModuleFact) -> bool:
+        """Whether the script itself brings what the host lacks, in `sys.modules` or in a directory it adds."""
+        missing = (fact.missing or "").partition(":")[0]
+        added = self.script.added
+        return module in added or missing in added or (fact.kind == "module" and missing.split(".")[0] in added)
 
     def of_import(self, item: Import) -> Iterator[Finding]:
         verdicts = [gate.holds(self.host.facts.host, self.present) for gate in item.gates]
@@ -484,8 +500,8 @@ class _Judge:
             what = f"{item.site}: `{item.text}` is relative, and a script run by its path has no package"
             yield self.placed("EP115", item, item.text, f"{what}{self.reached(item)}.", conditional, guarded, {})
             return
-        if item.unresolved == "computed":
-            what = f"{item.site}: `{item.text}` imports a module whose name is computed when it runs."
+        if item.unresolved:
+            what = f"{item.site}: `{item.text}` {_UNTOLD[item.unresolved]}."
             yield self.make("EP109", item.site.file, what, item.site, ignored=_ignored(item, "EP109"),
                             evidence={"missing": str(item.site)})  # fmt: skip
             return
@@ -494,6 +510,12 @@ class _Judge:
             return
         if item.form == "run" and fact.status == "ok" and fact.package:
             fact = self.facts.modules.get(f"{item.module}.__main__", fact)
+        if fact.status == "fails" and (self.brought(item.module, fact) or (item.beside and fact.kind == "module" and not fact.chain)):
+            return
+        if fact.status == "fails" and fact.kind == "module" and not fact.chain and self.script.search and not item.optional:
+            what = f"{item.site} imports {item.module}: there is no module {fact.missing} on the host, but {self.script.search[0]} changes the search for modules in a way that only running it shows."
+            yield self.make("EP109", item.module, what, item.site, ignored=_ignored(item, "EP109"), evidence={"missing": fact.missing or item.module})
+            return
         if fact.status == "fails":
             yield from self.failing(item, item.module, fact, conditional, guarded)
             if fact.behind is not None:

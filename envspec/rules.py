@@ -123,7 +123,7 @@ _ROWS: Final = (
         "noise",
         "undecided-import",
         "Whether an import works cannot be told without running code",
-        "The module builds its names at run time, or the module's name is computed.",
+        "The module builds its names at run time, its name is computed, the script changes the search for modules, or what is loaded is a plugin or a library.",
         "Run the script once on that host, or name the import literally.",
     ),
     _rule(

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from envspec.errors import UsageError
@@ -398,10 +399,12 @@ class TestReading:
         assert script.requirements is not None
         assert (script.requirements.requires_python, script.requirements.dependencies) == (">=3.11", ("rich>13",))
 
-    @pytest.mark.parametrize("body", ["dependencies = 'rich'", "dependencies = [1]", "dependencies = ["])
+    @pytest.mark.parametrize("body", ["dependencies = 'rich'", "dependencies = [1]", "dependencies = [", f"a = {'9' * 5000}", f"a = {'[' * 3000}"], ids=range(5))
     def test_damaged_inline_metadata(self, parse: Parse, body: str) -> None:
-        with pytest.raises(UsageError, match=r"main\.py"):
-            parse(f"# /// script\n# {body}\n# ///\n")
+        script = parse(f"# /// script\n# {body}\n# ///\nimport a\n")
+        assert script.requirements is None
+        assert [(p.kind, p.message.partition(":")[0]) for p in script.problems] == [("unreadable", "main.py")]
+        assert [i.module for i in script.imports] == ["a"]
 
     def test_inline_ignores(self, parse: Parse) -> None:
         script = parse(
@@ -437,6 +440,191 @@ class TestReading:
         (tmp_path / "helper.py").symlink_to(tmp_path / "nowhere.py")
         script = parse_script(tmp_path / "main.py", base=tmp_path)
         assert [i.module for i in script.imports] == ["helper"]
+
+
+DEEP = {
+    "terms": "x = 0" + " + 1" * 400,
+    "attributes": "x = a" + ".b" * 400,
+    "calls": "a" + ".b()" * 400,
+    "elifs": "if a: pass\n" + "".join(f"elif a == {number}: import m{number}\n" for number in range(400)),
+    "lambdas": "f = " + "lambda: " * 400 + "1",
+    "conditionals": "x = " + "1 if a else " * 400 + "2",
+    "nots": "if " + "not " * 400 + "a: pass",
+    "subscripts": "x = a" + "[0]" * 400,
+    "named": "import importlib.util as u\ng = u.find_spec('x') is None\n" + "g = g and g\n" * 400 + "if g: pass",
+}
+
+
+@pytest.mark.parametrize("text", DEEP.values(), ids=DEEP)
+def test_deep_nesting_is_read_whole(parse: Parse, text: str) -> None:
+    script = parse(f"{text}\nimport after\n")
+    assert script.problems == ()
+    assert one(script, "after").reach == "module"
+    assert len(script.imports) == 1 + text.count("import ")
+
+
+@pytest.mark.parametrize("text", ["x = " + "-" * 10000 + "1", "x = 0" + " + 1" * 20000], ids=["minus", "terms"])
+def test_what_no_parser_takes_is_the_problem_of_its_file(parse: Parse, text: str) -> None:
+    script = parse("import deep, other\n", deep=f"{text}\nimport after\n")
+    assert [(p.kind, p.site.file) for p in script.problems] == [("syntax", "deep.py")]
+    assert script.problems[0].message
+    assert {item.module for item in script.imports} == {"after", "other"}
+
+
+@pytest.mark.parametrize("codec", ["rot13", "hex", "zlib", "undefined", "punycode"])
+def test_a_codec_that_makes_no_source_is_a_syntax_error(codec: str) -> None:
+    with pytest.raises(SyntaxError, match=r"x\.py is not valid"):
+        read_source(f"# coding: {codec}\nimport \xff\n".encode("latin-1"), "x.py")
+
+
+def test_powers_of_powers_are_not_worked_out() -> None:
+    assert evaluate_host("sys.version_info > ((((((9**128)**128)**128)**128),))", LINUX) is None
+    assert evaluate_host("sys.maxsize > 2**32", LINUX) is True
+
+
+def test_names_no_file_can_have(parse: Parse) -> None:
+    script = parse(f"import {'c' * 300}\nimport importlib\nfor n in ('../x', '/x', '', 'a\\0b'): importlib.import_module(n)\n")
+    assert {item.module for item in script.imports} == {"c" * 300, "importlib", "../x", "/x", "", "a\0b"} - {"../x"}
+
+
+class TestFolders:
+    def test_links_and_pipes(self, tmp_path: Path) -> None:
+        write(tmp_path, {"pk/a.py": "import one\n", "pk/in/__init__.py": "", "other/far.py": "import two\n"})
+        (tmp_path / "pk/far.py").symlink_to(tmp_path / "other/far.py")
+        (tmp_path / "pk/in/far.py").symlink_to(tmp_path / "other/far.py")
+        (tmp_path / "pk/loop.py").symlink_to(tmp_path / "pk/loop.py")
+        (tmp_path / "pk/again").symlink_to(tmp_path / "pk")
+        os.mkfifo(tmp_path / "pk/f.py")
+        scripts = parse_directory(tmp_path / "pk", base=tmp_path)
+        assert [item.module for script in scripts for item in script.imports] == ["one", "two", "two"]
+        assert [problem.kind for script in scripts for problem in script.problems] == ["unreadable"]
+
+    def test_a_folder_that_is_gone(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        (tmp_path / "gone").mkdir()
+        monkeypatch.chdir(tmp_path / "gone")
+        (tmp_path / "gone").rmdir()
+        with pytest.raises(UsageError, match="no longer there"):
+            parse_directory(Path())
+
+
+class TestSearchPath:
+    """Modules that a script finds beside it without a source, or where it lets Python look."""
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            "sys.path.insert(0, os.path.join(os.path.dirname(__file__), '..', 'src'))",
+            "sys.path.append(str(pathlib.Path(__file__).resolve().parent.parent / 'src'))",
+            "sys.path.append(str(pathlib.Path(__file__).parents[1].joinpath('src')))",
+            "sys.path.extend([f'{os.path.dirname(HERE)}/src'])",
+            "sys.path[:0] = [os.path.abspath(HERE + '/../src')]",
+            "sys.path += [os.path.join(HERE, os.pardir, 'src')]",
+            "sys.path = [os.path.realpath(os.path.join(HERE, '../src')), *sys.path]",
+            "sys.path = ['src'] + sys.path[1:]",
+            "site.addsitedir(os.path.join(os.getcwd(), 'src'))",
+        ],
+    )
+    def test_literal_directories_are_followed(self, tmp_path: Path, change: str) -> None:
+        head = "import os, sys, site, pathlib\nHERE = os.path.dirname(os.path.abspath(__file__))\n"
+        write(tmp_path, {"run/main.py": f"{head}{change}\nimport helper\n", "src/helper.py": "import deep\n"})
+        script = parse_script(tmp_path / "run/main.py", base=tmp_path)
+        assert script.search == ()
+        assert one(script, "deep").site.file == "src/helper.py"
+        assert "helper" not in [item.module for item in script.imports]
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            "sys.path.append(os.environ['X'])",
+            "sys.path.insert(0, '/opt/only/on/the/host')",
+            "sys.path.extend(found)",
+            "sys.path = found",
+            "sys.meta_path.append(Finder())",
+            "sys.path_hooks.insert(0, hook)",
+            "sys.modules[name] = made",
+            "sys.modules.update(made)",
+        ],
+    )
+    def test_other_changes_are_told(self, parse: Parse, change: str) -> None:
+        script = parse(f"import sys, os\n{change}\n")
+        assert [site.line for site in script.search] == [2]
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            "sys.path.append(os.path.join(os.path.dirname(__file__), 'nowhere'))",
+            "sys.path = [p for p in sys.path if p]",
+            "sys.path.remove('x')",
+            "sys.modules[__name__] = Lazy()",
+            "sys.modules['torch'] = None",
+        ],
+    )
+    def test_changes_that_bring_nothing(self, parse: Parse, change: str) -> None:
+        script = parse(f"import sys, os\n{change}\n")
+        assert (script.search, script.added) == ((), ())
+
+    def test_modules_put_there_by_hand(self, parse: Parse) -> None:
+        assert parse("import sys\nsys.modules['a.b'] = object()\nsys.modules.setdefault('c', x)\n").added == ("a.b", "c")
+
+    def test_compiled_modules_and_plain_directories(self, tmp_path: Path) -> None:
+        write(tmp_path, {
+            "main.py": "import m, ext, pk.inner, bare\nfrom ns import h\nfrom ns import nope\nimport torch\n",
+            "m.pyc": "", "ext.cpython-311-x86_64-linux-gnu.so": "", "pk/__init__.abi3.so": "", "bare/data.csv": "",
+            "ns/h.py": "import deep\n",
+        })  # fmt: skip
+        script = parse_script(tmp_path / "main.py", base=tmp_path)
+        assert script.problems == ()
+        assert [(i.module, i.names, i.beside) for i in script.imports] == [
+            ("bare", (), True), ("ns", ("h",), True), ("ns", ("nope",), False), ("torch", (), False), ("deep", (), False)]  # fmt: skip
+        assert set(script.local) == {"main", "m", "ext", "pk"}
+
+
+class TestOtherWaysIn:
+    def test_a_lambda_is_a_function(self, parse: Parse) -> None:
+        item = one(parse("import importlib\nf = lambda: importlib.import_module('x')\n"), "x")
+        assert (item.reach, item.function) == ("function", "<lambda>")
+
+    def test_a_lambda_s_defaults_are_not_in_it(self, parse: Parse) -> None:
+        assert one(parse("f = lambda a=__import__('x'): a\n"), "x").reach == "module"
+
+    @pytest.mark.parametrize("call", ["run([sys.executable, 'child.py'])", "Popen((sys.executable, '-u', os.path.join(os.path.dirname(__file__), 'child.py'), arg))"])
+    def test_a_child_script_is_followed(self, parse: Parse, call: str) -> None:
+        item = one(parse(f"import os, sys, subprocess\nsubprocess.{call}\n", child="import x\n"), "x")
+        assert (item.site.file, item.reach, [str(site) for site in item.path]) == ("child.py", "module", ["main.py:2"])
+
+    def test_a_child_module(self, parse: Parse) -> None:
+        assert one(parse("import sys, subprocess\nsubprocess.check_call([sys.executable, '-m', 'x.y'])\n"), "x.y").form == "run"
+
+    @pytest.mark.parametrize("command", ["[sys.executable, '-c', 'import x']", "['python3', 'child.py']", "[sys.executable]", "[sys.executable, name]", "[sys.executable, 'gone.py']"])
+    def test_other_children_are_not(self, parse: Parse, command: str) -> None:
+        script = parse(f"import sys, subprocess\nsubprocess.run({command})\n", child="import x\n")
+        assert [item.module for item in script.imports] == ["subprocess", "sys"]
+
+    @pytest.mark.parametrize(
+        ("text", "why"),
+        [
+            ("import ctypes\nctypes.CDLL('libx.so')", "library"),
+            ("import torch\ntorch.ops.load_library('x.so')", "library"),
+            ("from importlib.metadata import entry_points\nfor p in entry_points(group='g'): p.load()", "plugins"),
+        ],
+    )
+    def test_libraries_and_plugins(self, parse: Parse, text: str, why: str) -> None:
+        assert [item.unresolved for item in parse(text).imports if not item.module] == [why]
+
+    def test_what_loads_nothing(self, parse: Parse) -> None:
+        text = "import ctypes\nfrom importlib.metadata import entry_points\nctypes.CDLL(None)\nlist(entry_points(group='g'))\n"
+        assert [item.unresolved for item in parse(text).imports if not item.module] == []
+
+
+PIECES = st.sampled_from(["sys.path", "sys.modules", "sys.meta_path", "__file__", "os.path.join(", "Path(", ")", "[", "]", " / ", " + ", " = ", "'..'", "'\\0'", "\n", ".parent", ".parents[0]", ".append(", ".insert(0, ", "x", "lambda: ", "__import__(", "import ", "if ", ": ", "subprocess.run([sys.executable, "])  # fmt: skip
+
+
+@given(st.lists(PIECES, max_size=12), st.integers(1, 300))
+@settings(deadline=None)
+def test_any_change_of_the_search_path_is_read(tmp_path_factory: pytest.TempPathFactory, pieces: list[str], times: int) -> None:
+    path = tmp_path_factory.getbasetemp() / "fuzz_path.py"
+    path.write_text(f"import sys, os, subprocess\nfrom pathlib import Path\n{''.join(pieces)}\n{''.join(pieces[:1]) * times}\n")
+    assert parse_script(path).script.endswith("fuzz_path.py")
 
 
 @given(st.text(max_size=200))

@@ -277,6 +277,28 @@ def test_the_eight_lines_in_a_package(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
+def test_what_a_changed_search_may_bring_never_breaks(check: Check) -> None:
+    found = check("import sys, os\nsys.path.append(os.environ['X'])\nimport gone\nimport a.b\n", {"a/__init__.py": ""})
+    assert sorted(codes(found)) == [("EP102", "breaks", "a.b"), ("EP109", "noise", "gone")]
+    (undecided,) = [each for each in found if each.code == "EP109"]
+    assert "main.py:2 changes the search for modules" in undecided.what
+
+
+def test_what_a_script_puts_there_itself_is_there(check: Check) -> None:
+    assert check("import sys\nsys.modules['gone'] = sys\nsys.modules['x.y'] = sys\nimport gone\nimport x.y\nimport a\n", {"a.py": "import gone\n"}) == []
+
+
+def test_a_plain_directory_beside_the_script_is_a_module_where_nothing_else_is(check: Check, tmp_path: Path) -> None:
+    (tmp_path / "work" / "data").mkdir(parents=True)
+    assert check("import data\n") == []
+    assert codes(check("from data import X\n", {"data/__init__.py": ""})) == [("EP104", "breaks", "data.X")]
+
+
+def test_plugins_and_libraries_are_undecided(check: Check) -> None:
+    found = check("import ctypes\nfrom importlib.metadata import entry_points\n[p.load() for p in entry_points()]\nctypes.CDLL('libx.so')\n")
+    assert [(f.code, f.severity, f.location and f.location.line) for f in found] == [("EP109", "noise", 3), ("EP109", "noise", 4)]
+
+
 class TestLadder:
     @pytest.mark.parametrize(
         ("text", "site", "code", "subject"),
