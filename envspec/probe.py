@@ -513,6 +513,10 @@ HEADERS = {
 SHARED_PATHS_KEPT = 20
 
 
+SEVERAL = -1
+"""Stands for the index of a distribution where a folder has files of several."""
+
+
 class Location:
     """One directory of ``sys.path``: its distributions, and which file belongs to which."""
 
@@ -525,6 +529,7 @@ class Location:
         self.names: list[str] = []
         self.natives: list[tuple[int, str]] = []  # (index of the distribution, path relative to the location)
         self.shared: list[dict[str, Any]] = []
+        self._owners: dict[bytes, int] | None = None
 
     def scan(self, names: list[str], reasons: list[str]) -> None:
         """Read every distribution among the directory's names."""
@@ -803,6 +808,18 @@ class Location:
                     "same": all(other == hashes[0] for other in hashes[1:]) and b"" not in hashes[0],
                 }
             )
+
+    def of_others(self, path: str, index: int) -> bool:
+        """Whether another distribution's RECORD lists this file, or files in this folder."""
+        if self._owners is None:  # of little use and not cheap where no file was added
+            self._owners = {}
+            for owner, lines in self.lines.items():
+                for line in lines:
+                    where = line.partition(b",")[0]
+                    while where and self._owners.get(where) not in (owner, SEVERAL):
+                        self._owners[where] = owner if where not in self._owners else SEVERAL
+                        where = where.rpartition(b"/")[0]
+        return self._owners.get(path.replace(",", "%2C").encode("utf-8", "surrogateescape"), index) != index
 
     def hashes(self, index: int, paths: list[bytes]) -> list[bytes]:
         """The recorded hashes of some files of one distribution; empty where there is none."""
@@ -2490,25 +2507,51 @@ def config_values(tool: str, path: str, text: str) -> Iterator[dict[str, str]]:
 # --deep: the files themselves against RECORD
 
 DEEP_FAULTS_KEPT = 500
+NOT_DEEP = "files were not verified; --deep does"
 
 
 def verify(found: Distributions, wanted: list[str], seconds: float, out: dict[str, Any], reasons: list[str]) -> None:
-    """The section ``deep``: hash every file RECORD has a hash for; name what is changed, gone or added."""
+    """The section ``deep``: hash every file RECORD has a hash for; name what is changed, gone or added.
+
+    What was asked for and could not be verified is told in ``reasons``, each kind in one sentence.
+    """
     every = "*" in wanted
     names = {canonical(name) for name in wanted if name != "*"}
     deadline = time.monotonic() + seconds
-    known = set()
+    known: set[str] = set()
+    verified: set[str] = set()
+    unrecorded: set[str] = set()
+    unfinished: set[str] = set()
+    unread: list[str] = []
     for location in found.locations:
         for index, dist in enumerate(location.distributions):
-            known.add(dist["name"])
-            if every or dist["name"] in names:
-                result = verify_one(location, index, dist, deadline)
-                if result is not None:
-                    dist["verification"] = result
-                    if not result["complete"]:
-                        reasons.append("%s was not verified to the end within %g s" % (dist["name"], seconds))
-    for name in sorted(names - known):
-        reasons.append("%s is not installed" % name)
+            name = dist["name"]
+            known.add(name)
+            if not every and name not in names:
+                continue
+            result = verify_one(location, index, dist, deadline)
+            if result is None:
+                # A copy behind a verified one is not what is imported. Where all are asked for, those of the system and of
+                # conda are other tools' to verify.
+                if name not in verified and (name in names or dist["origin"]["kind"] not in ("system", "conda")):
+                    unrecorded.add(name)
+                continue
+            verified.add(name)
+            dist["verification"] = result
+            if not result["complete"]:
+                unfinished.add(name)
+            unread += [fault["path"] for fault in result.get("faults", ()) if fault["fault"] == "unreadable"]
+    if every and known and not verified:
+        reasons.append("no distribution has a RECORD to verify against")
+    elif unrecorded:
+        reasons.append("%s %s no RECORD to verify against" % (some(unrecorded), "has" if len(unrecorded) == 1 else "have"))
+    if unfinished:
+        reasons.append("%s %s not verified to the end within %g s" % (some(unfinished), "was" if len(unfinished) == 1 else "were", seconds))
+    if unread:
+        reasons.append("%s could not be read" % some(unread))
+    absent = names - known
+    if absent:
+        reasons.append("%s %s not installed" % (some(absent), "is" if len(absent) == 1 else "are"))
 
 
 def verify_one(location: Location, index: int, dist: dict[str, Any], deadline: float) -> dict[str, Any] | None:
@@ -2522,12 +2565,13 @@ def verify_one(location: Location, index: int, dist: dict[str, Any], deadline: f
         return None
     faults: list[dict[str, Any]] = []
     checked, complete = 0, True
+    suffixes = code_suffixes()
     folders = set()
     owned = set()
     for where, recorded, _ in record_rows(data):
         text = where.decode("utf-8", "surrogateescape").replace("%2C", ",")
         owned.add(text)
-        if text.endswith(".py") and "/" in text and not text.startswith(("../", "/")):
+        if text.endswith(suffixes) and "/" in text and not text.startswith(("../", "/")):
             folders.add(text.rpartition("/")[0])
         algorithm, _, expected = recorded.decode("ascii", "replace").partition("=")
         if not expected or text.endswith((".pyc", "/RECORD")):
@@ -2538,21 +2582,10 @@ def verify_one(location: Location, index: int, dist: dict[str, Any], deadline: f
         checked += 1
         fault = check_file(os.path.join(location.path, text), algorithm, expected)
         if fault is not None:
-            fault["path"] = text.encode("utf-8", "replace").decode("utf-8")
+            fault["path"] = printable(text)
             faults.append(fault)
-    others = set()
-    for other, lines in location.lines.items():
-        if other != index:
-            others.update([line.partition(b",")[0] for line in lines])
-    for folder in sorted(folders) if complete else ():
-        try:
-            names = listing(os.path.join(location.path, folder))
-        except UnreadableError:
-            continue
-        for name in names:
-            path = folder + "/" + name
-            if name.endswith(".py") and path not in owned and path.encode("utf-8", "surrogateescape") not in others:
-                faults.append({"path": path.encode("utf-8", "replace").decode("utf-8"), "fault": "added"})
+    if complete:
+        complete = look_for_added(location, index, folders, owned, deadline, faults)
     out: dict[str, Any] = {"checked": checked, "complete": complete}
     if faults:
         out["faults"] = sorted(faults, key=lambda fault: fault["path"])[:DEEP_FAULTS_KEPT]
@@ -2560,6 +2593,55 @@ def verify_one(location: Location, index: int, dist: dict[str, Any], deadline: f
     if source:
         out["source_digest"] = tree_digest(source, deadline)
     return out
+
+
+def look_for_added(
+    location: Location, index: int, folders: set[str], owned: set[str], deadline: float, faults: list[dict[str, Any]]
+) -> bool:
+    """Put code that no RECORD lists, in the package's folders and in folders below them, into ``faults``.
+
+    ``folders`` are those in which RECORD lists code. A folder below that another distribution has files in is that one's
+    own. False when time ran out.
+    """
+    suffixes = code_suffixes()
+    waiting = sorted(folders, reverse=True)
+    while waiting:
+        if time.monotonic() > deadline:
+            return False
+        folder = waiting.pop()
+        try:
+            with os.scandir(os.path.join(location.path, folder)) as entries:
+                inside = sorted((entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries)
+        except (FileNotFoundError, NotADirectoryError):
+            continue  # its files are missing, which has been told
+        except OSError:
+            faults.append({"path": printable(folder), "fault": "unreadable"})
+            continue
+        for name, is_folder in inside:
+            path = folder + "/" + name
+            if is_folder:
+                if name != "__pycache__" and path not in folders and not location.of_others(path, index):
+                    waiting.append(path)
+            elif name.endswith(suffixes) and path not in owned and not location.of_others(path, index):
+                faults.append({"path": printable(path), "fault": "added"})
+    return True
+
+
+def code_suffixes() -> tuple[str, ...]:
+    """The endings of files that an import or a loader takes code from."""
+    return (*extension_suffixes(), ".so", ".py")
+
+
+def printable(path: str) -> str:
+    """A path that JSON can carry."""
+    return path.encode("utf-8", "replace").decode("utf-8")
+
+
+def some(names: Iterable[str]) -> str:
+    """The first few names and how many more there are."""
+    ordered = sorted(names)
+    more = " and %d more" % (len(ordered) - 4) if len(ordered) > 4 else ""
+    return ", ".join(ordered[:4]) + more
 
 
 def check_file(path: str, algorithm: str, expected: str) -> dict[str, Any] | None:
@@ -2576,7 +2658,7 @@ def check_file(path: str, algorithm: str, expected: str) -> dict[str, Any] | Non
         return {"fault": "unreadable"}
     try:
         if not stat.S_ISREG(os.fstat(handle).st_mode):
-            return {"fault": "unreadable"}
+            return {"fault": "modified"}  # a directory, say, in the place of the file
         while True:
             chunk = os.read(handle, 1 << 20)
             if not chunk:
@@ -2656,7 +2738,7 @@ def main(request: dict[str, Any] | None = None) -> dict[str, Any]:
         limit = float(request.get("deep_timeout") or DEEP_SECONDS)
         sections.run("deep", lambda out, reasons: verify(found, deep, limit, out, reasons), limit + seconds)
     else:
-        sections.mark("deep", "unknown", "files were not verified; --deep does")
+        sections.mark("deep", "unknown", NOT_DEEP)
     finish_libraries(max(seconds, 30.0))
     finish_driver(max(seconds, NVIDIA_SMI_SECONDS))
     finish_gpus(max(seconds, NVIDIA_SMI_SECONDS + 5.0))
@@ -2719,6 +2801,7 @@ def read_root(root: str, request: dict[str, Any], sections: Sections, started: f
     sections.found["path"] = path.entries
     sections.run("distributions", found.read, sections.seconds * (len(path.entries) + 2))
     sections.run("torch", lambda out, reasons: read_torch(found, out, reasons))
+    sections.mark("deep", "unknown", "the files of an unpacked file system are not verified" if request.get("deep") else NOT_DEEP)
     text = json.dumps(sections.found)
     sections.found = json.loads(text.replace(json.dumps(root + "/")[1:-1], "/"))
     return answer(request, sections, started)

@@ -49,7 +49,7 @@ def run(arguments: argparse.Namespace, sink: Sink) -> int:
         raise UsageError(f"only {hosts[0].label} was named; name another host, or a lock with --lock FILE")
     captured = read_hosts(hosts, how, arguments.jobs, sink)
     labelled = [_labelled(host, each) for host, each in zip(hosts, captured, strict=True)]
-    report = compare(labelled, locks, spec, reference=reference, baseline=baseline)
+    report = compare(labelled, locks, spec, reference=reference, baseline=baseline, deep=how.deep)
     if tasks:
         report = _with_preflight(report, hosts, captured, tasks, locks, how, arguments.jobs, sink)
     return finish(report, arguments, sink, spec=spec, baseline=baseline, locks=locks, outputs=wanted, preflighted=bool(tasks))

@@ -52,6 +52,7 @@ def compare(
     *,
     reference: str | None = None,
     baseline: Baseline | None = None,
+    deep: Sequence[str] = (),
     today: date | None = None,
 ) -> Report:
     """Compare hosts with their locks and with each other.
@@ -63,6 +64,7 @@ def compare(
         reference: label of the host that the others are compared with where no lock speaks; without one the role's
             baseline of the spec, else the value that most hosts have.
         baseline: accepted findings.
+        deep: distributions whose files were to be verified, ``*`` for all; a host where they were not is told.
         today: the day that end dates of ignores are compared with.
 
     Raises:
@@ -82,7 +84,7 @@ def compare(
         if missing.snapshot is None:
             machine.uncaptured(out, missing)
     for host in captured:
-        machine.collection(out, host)
+        machine.collection(out, host, deep)
         locked.against_lock(out, host)
         packages.declared_requirements(out, host)
         packages.against_spec(out, host, spec, captured)
@@ -120,7 +122,7 @@ def compare(
     columns = _lock_columns(captured, locks)
     rows, counts = _rows(captured, tables, groups, columns, found)
     letters = {label: group.name for group in groups for label in group.hosts}
-    statuses = tuple(_status(host, captured, letters) for host in ordered)
+    statuses = tuple(_status(host, captured, letters, deep) for host in ordered)
     counts = dataclasses.replace(counts, hosts=len(ordered), failed=len(ordered) - len(captured))
     return Report(
         findings=findings,
@@ -312,11 +314,11 @@ def _with_content(text: str | None, host: Host, key: Key) -> str | None:
     return f"{text} [{mark[:8]}]" if mark else text
 
 
-def _status(host: LabelledSnapshot, captured: Sequence[Host], letters: Mapping[str, str]) -> HostStatus:
+def _status(host: LabelledSnapshot, captured: Sequence[Host], letters: Mapping[str, str], deep: Sequence[str]) -> HostStatus:
     target = host.target or host.label
     if host.snapshot is None:
         return HostStatus(label=host.label, role=host.role, target=target, status="failed", reason=host.error)
-    gaps = {name: section for name, section in sorted(host.snapshot.sections.items()) if section.status != "ok" and name != "deep"}
+    gaps = machine.gaps(host.snapshot, deep)
     own = next(item for item in captured if item.label == host.label)
     return HostStatus(
         label=host.label,

@@ -7,16 +7,16 @@ import re
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Final
 
-from envspec.compare.model import Collector, Fact, Host, Key, LabelledSnapshot, joined, some
-from envspec.snapshot import Interpreter
+from packaging.utils import canonicalize_name
 
-__all__ = ["between_hosts", "collection", "each", "facts", "uncaptured"]
+from envspec.compare.model import Collector, Fact, Host, Key, LabelledSnapshot, joined, some
+from envspec.snapshot import Interpreter, Section, Snapshot
+
+__all__ = ["between_hosts", "collection", "each", "facts", "gaps", "uncaptured"]
 
 _SMALL_SHM: Final = 64 * 1024 * 1024
 """What a container gets when nothing is asked for."""
 _LIMITS: Final = ("nofile_soft", "memlock_soft", "stack_soft", "shm_bytes", "cgroup_memory_bytes", "cgroup_cpus")
-_OPTIONAL: Final = frozenset({"deep"})
-"""Sections that are read only when asked for."""
 
 
 def _abi(interpreter: Interpreter) -> str:
@@ -150,22 +150,51 @@ def uncaptured(out: Collector, host: LabelledSnapshot) -> None:
     )
 
 
-def collection(out: Collector, host: Host) -> None:
-    """Sections that could not be read, noise of the login, another interpreter than the named one."""
+def gaps(snapshot: Snapshot, deep: Sequence[str] = ()) -> dict[str, Section]:
+    """Sections that could not be read to their end, sorted by name.
+
+    ``deep`` among them only where files were to be verified: by the capture, or by the distributions given (``*`` is all).
+    """
+    out = {name: section for name, section in snapshot.sections.items() if section.status != "ok" and name != "deep"}
+    verified = _unverified(snapshot, deep)
+    if verified is not None:
+        out["deep"] = verified
+    return dict(sorted(out.items()))
+
+
+def _unverified(snapshot: Snapshot, deep: Sequence[str]) -> Section | None:
+    """The section ``deep`` where it is not all that was asked for, with what a capture without it leaves unknown."""
+    captured = {canonicalize_name(name) for name in snapshot.capture.deep}
+    if not captured:
+        return Section(status="unknown", reason="it was captured without --deep") if deep else None
+    section = snapshot.section("deep")
+    late = [] if "*" in captured else sorted({canonicalize_name(name) for name in deep} - captured)
+    if not late:
+        return section if section.status != "ok" else None
+    what = "all but what --deep named" if "*" in late else some(late)
+    reasons = [f"{what} was left out when it was captured", *([section.reason] if section.reason else [])]
+    return Section(status="partial" if section.status == "ok" else section.status, reason="; ".join(reasons))
+
+
+def collection(out: Collector, host: Host, deep: Sequence[str] = ()) -> None:
+    """Sections that could not be read, noise of the login, another interpreter than the named one.
+
+    ``deep`` names the distributions whose files were to be verified, ``*`` for all.
+    """
     snapshot = host.snapshot
-    gaps = [
-        (name, section)
-        for name, section in sorted(snapshot.sections.items())
-        if section.status != "ok" and name not in _OPTIONAL
-    ]
     imported = next((note for note in snapshot.capture.notes if note.startswith("from pip ")), None)
     if imported:
         what = f"{host.label} is known by the output of {imported.removeprefix('from ')} only"
         out.add("EP908", host.label, [host.label], what)
-    for name, section in [] if imported else gaps:
-        state = "in part" if section.status == "partial" else "not at all"
+    for name, section in gaps(snapshot, deep).items():
+        if imported and name != "deep":
+            continue  # a list of packages has no sections; files are those that a user asked for
         reason = f": {section.reason}" if section.reason else ""
-        what = f"{name} could be read {state}{reason}" if state == "in part" else f"{name} could not be read{reason}"
+        partly = section.status == "partial"
+        if name == "deep":
+            what = f"{'not all that --deep asks for' if partly else 'nothing'} was verified{reason}"
+        else:
+            what = f"{name} could be read in part{reason}" if partly else f"{name} could not be read{reason}"
         out.add("EP902", name, [host.label], what, evidence={"found": section.status})
     if snapshot.capture.noise:
         sample = " ".join(snapshot.capture.noise.split())[:60]

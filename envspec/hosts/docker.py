@@ -254,7 +254,7 @@ class ImageHost(_EngineHost):
     def _from_export(self, chunks: Iterator[bytes], options: CaptureOptions) -> Snapshot:
         with tempfile.TemporaryDirectory(prefix="envspec-") as folder:
             path = unpack_metadata(chunks, Path(folder))
-            request = {**options.request(), "root": folder, "path": path, "deep": []}
+            request = {**options.request(), "root": folder, "path": path}
             document = probe.main(request)
         reason = "there is no Python in the image that starts; its files were read"
         document["sections"]["path"] = {

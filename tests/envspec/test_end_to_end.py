@@ -278,6 +278,23 @@ def test_a_hot_patched_file_is_named_with_deep(world: World) -> None:
     assert world.report("diff", "local:patched", "local:same", "--deep=alpha", code=0).findings == ()
 
 
+def test_what_deep_asks_for_and_nobody_verified_is_told(world: World) -> None:
+    assert world.envspec("capture", "local:twin", "-o", "bare.json").returncode == 0
+    assert world.envspec("capture", "local:twin", "--deep=alpha", "-o", "alpha.json").returncode == 0
+    for deep, hosts, expected in (
+        ("--deep=nosuchpkg", ("local:same", "local:twin"), {"not all that --deep asks for was verified: nosuchpkg is not installed": ("local:same", "local:twin")}),
+        ("--deep", ("local:same", "bare.json"), {"nothing was verified: it was captured without --deep": ("bare.json",)}),
+        ("--deep=Alpha", ("local:same", "alpha.json"), {}),
+        ("--deep=beta", ("local:same", "alpha.json"), {"not all that --deep asks for was verified: beta was left out when it was captured": ("alpha.json",)}),
+    ):
+        report = world.report("diff", *hosts, deep, code=0)
+        assert {item.what: item.hosts for item in report.findings} == expected
+        assert {item.code for item in report.findings} <= {"EP902"}
+        concerned = {host for names in expected.values() for host in names}
+        assert {host.label for host in report.hosts if host.status == "partial"} == concerned
+    assert world.report("diff", "bare.json", "local:same", code=0).findings == ()
+
+
 def test_a_host_that_hangs_does_not_hold_up_the_others(world: World, ssh_server: SshServer, hang_is_ended: None) -> None:
     report = world.report("diff", "local:same", "local:other", "hang:~/env one", "--timeout", "3", ssh=ssh_server, code=3)
     assert {host.label: host.status for host in report.hosts} == {"local:same": "ok", "local:other": "ok", "hang:~/env one": "failed"}

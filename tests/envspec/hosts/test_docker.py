@@ -58,6 +58,10 @@ def test_an_exported_file_system_is_read_without_running_it(tmp_path: Path, monk
     assert snapshot.torch is not None
     assert (snapshot.torch.version, snapshot.torch.variant) == ("2.9.1+cu128", "cu128")
     assert snapshot.section("distributions").status == "ok"
+    assert snapshot.section("deep").reason == "files were not verified; --deep does"
+    deep = host._from_export(chunks(tar(packages())), CaptureOptions(deep=("alpha",)))
+    assert deep.capture.deep == ("alpha",)
+    assert deep.section("deep").reason == "the files of an unpacked file system are not verified"
     assert {snapshot.section(name).status for name in ("interpreter", "extensions", "gpus", "environment")} == {"unknown"}
 
 

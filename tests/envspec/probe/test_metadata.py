@@ -37,7 +37,7 @@ def read(site: Path, *more: str, **request: object) -> Snapshot:
     torch = sections.found.get("torch", {}).get("location")
     sections.run("extensions", lambda out, reasons: probe.read_extensions(found, None, torch, out, reasons))
     if request.get("deep"):
-        sections.run("deep", lambda out, reasons: probe.verify(found, list(request["deep"]), 60, out, reasons))  # type: ignore[call-overload]
+        sections.run("deep", lambda out, reasons: probe.verify(found, list(request["deep"]), request.get("seconds", 60), out, reasons))  # type: ignore[call-overload,arg-type]
     sections.status.setdefault("interpreter", {"status": "ok"})
     document = json.loads(json.dumps(probe.answer({}, sections, 0.0)))
     document["capture"].update(label="t", target="t", transport="local")
@@ -314,6 +314,38 @@ def test_deep_names_what_is_changed_gone_and_added(site: Path) -> None:
     assert [len(dist.verification.faults) for dist in everything.distributions if dist.verification] == [1, 3]
     assert snapshot.digest != read(site).digest
     assert "absent-one is not installed" in str(read(site, deep=["absent-one"]).section("deep").reason)
+
+
+def test_deep_names_code_that_was_added_anywhere_below_a_package(site: Path) -> None:
+    suffix = probe.extension_suffixes()[0]
+    install(site, "idna", "3.10", {"idna/__init__.py": b"", "idna/core.py": b"", "idna/data/table.txt": b""})
+    install(site, "other", "1.0", {"idna/plug/__init__.py": b"", "idna/plug/_c.so": b""})
+    added = [f"idna/_fast{suffix}", "idna/data/late.py", "idna/libx.so", "idna/newsub/__init__.py", "idna/newsub/below/y.py"]
+    for name in (*added, "idna/__pycache__/core.py", "idna/plug/z.py", "idna/notes.txt"):
+        (site / name).parent.mkdir(parents=True, exist_ok=True)
+        (site / name).write_bytes(b"")
+    by_name = {dist.name: dist for dist in read(site, deep=["*"]).distributions}
+    for name, expected in (("idna", added), ("other", ["idna/plug/z.py"])):
+        found = by_name[name].verification
+        assert found is not None
+        assert [(item.path, item.fault) for item in found.faults] == [(path, "added") for path in sorted(expected)]
+
+
+def test_deep_tells_what_it_could_not_verify(site: Path) -> None:
+    install(site, "alpha", "1.0", {"alpha/__init__.py": b"", "alpha/core.py": b""})
+    (install(site, "bare", "1.0", {"bare.py": b""}) / "RECORD").unlink()
+    assert read(site, deep=["alpha"]).section("deep").status == "ok"
+    for asked in ("bare", "*"):
+        assert read(site, deep=[asked]).section("deep").reason == "bare has no RECORD to verify against"
+    assert read(site, deep=["x", "y"]).section("deep").reason == "x, y are not installed"
+    (site / "alpha/core.py").unlink()
+    (site / "alpha/core.py").mkdir()
+    (dist,) = [dist for dist in read(site, deep=["alpha"]).distributions if dist.verification]
+    assert [(item.path, item.fault) for item in dist.verification.faults] == [("alpha/core.py", "modified")]  # type: ignore[union-attr]
+    (site / "alpha/core.py").rmdir()
+    (site / "alpha/core.py").symlink_to("core.py")  # a loop: there, and nobody can read it
+    assert read(site, deep=["alpha"]).section("deep").reason == "alpha/core.py could not be read"
+    assert read(site, deep=["alpha"], seconds=0).section("deep").reason == "alpha was not verified to the end within 0 s"
 
 
 def test_torch_is_read_and_not_imported(site: Path) -> None:
