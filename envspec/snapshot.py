@@ -259,8 +259,7 @@ class Problem(Record):
     """Something wrong with a distribution's metadata; ``kind`` is stable, ``detail`` is one sentence.
 
     Kinds: ``no-metadata``, ``no-name``, ``no-version``, ``not-utf8``, ``name-mismatch``, ``version-mismatch``,
-    ``no-record``, ``record-damaged``, ``direct-url-damaged``, ``wheel-damaged``, ``duplicate``, ``unreadable``,
-    ``files-missing``.
+    ``no-record``, ``record-damaged``, ``direct-url-damaged``, ``wheel-damaged``, ``duplicate``, ``unreadable``.
     """
 
     kind: str

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 from collections.abc import Hashable, Mapping, Sequence
 from datetime import date
 from typing import Final
@@ -118,7 +119,7 @@ def compare(
     about = policy.apply(about, spec, baseline, roles=roles, today=today)
     findings = sort_findings([*(item for item, _ in found), *about])
     tables = {host.label: {**tables[host.label], **machine.facts(host), **variables.facts(host)} for host in captured}
-    groups = _groups(captured, tables, reference)
+    groups = _groups(captured, tables, _leaders(captured, spec, reference))
     columns = _lock_columns(captured, locks)
     rows, counts = _rows(captured, tables, groups, columns, found)
     letters = {label: group.name for group in groups for label in group.hosts}
@@ -130,7 +131,7 @@ def compare(
         groups=(*columns, *groups),
         rows=rows,
         counts=count(findings, counts),
-        reference=_reference(captured, locks, spec, reference, groups),
+        reference=_reference(captured, locks, reference, _leaders(captured, spec, reference), groups),
         notes=tuple(dict.fromkeys(note for lock in locks for note in lock.lock.notes)),
     )
 
@@ -169,20 +170,35 @@ def _lock_of(role: str | None, locks: Sequence[RoleLock]) -> RoleLock | None:
 # Columns.
 
 
+def _leaders(hosts: Sequence[Host], spec: Spec | None, reference: str | None) -> tuple[str, ...]:
+    """Labels of the captured hosts that others are held against: the one named, else the roles' baselines."""
+    labels = {host.label for host in hosts}
+    if reference is not None and reference in labels:
+        return (reference,)
+    bases = {spec.baseline_of(host.role) for host in hosts} if spec is not None else set()
+    return tuple(sorted(base for base in bases if base is not None and base in labels))
+
+
 def _groups(
-    hosts: Sequence[Host], tables: Mapping[str, Mapping[Key, Fact]], reference: str | None
+    hosts: Sequence[Host], tables: Mapping[str, Mapping[Key, Fact]], leaders: Sequence[str]
 ) -> tuple[Group, ...]:
-    """Hosts with equal rows are one group; the largest is A, of equal ones that with the first label."""
+    """Hosts with equal rows are one group; the largest is A, of equal ones that with the first label.
+
+    The reference is the group of each leader, without one the group that is larger than all others, if there is one.
+    """
     same: dict[Hashable, list[Host]] = {}
     for host in hosts:
-        status = tuple(sorted((name, section.status) for name, section in host.snapshot.sections.items()))
+        # Verified hosts and others are one as long as no fault was found.
+        sections = host.snapshot.sections.items()
+        status = tuple(sorted((name, section.status) for name, section in sections if name != "deep"))
         content = frozenset((key, fact.identity) for key, fact in tables[host.label].items())
         same.setdefault((host.role, status, content), []).append(host)
     ordered = sorted(same.values(), key=lambda members: (-len(members), members[0].label))
+    majority = len(ordered) > 1 and len(ordered[0]) > len(ordered[1])
     out = []
     for index, members in enumerate(ordered):
         labels = tuple(host.label for host in members)
-        leads = reference in labels if reference is not None else index == 0 and len(ordered) > 1
+        leads = not set(leaders).isdisjoint(labels) if leaders else index == 0 and majority
         out.append(Group(name=_letter(index), hosts=labels, role=members[0].role, reference=leads))
     if any(host.resolved is not None for host in hosts):
         out = [dataclasses.replace(group, reference=False) for group in out]
@@ -227,7 +243,7 @@ def _rows(
     rows: list[Row] = []
     total = matched = differed = unread = 0
     samples = [by_label[group.hosts[0]] for group in groups]
-    led = next((i for i, group in enumerate(groups) if group.reference), 0)
+    led = _led(groups)
     for key in sorted(keys, key=lambda item: (_ORDER.index(item[0]), item[1])):
         unknown = any(key not in tables[host.label] and not _known(host, key) for host in samples)
         different = key in about  # the checks decide; a value that one host does not tell is no difference
@@ -256,6 +272,13 @@ def _rows(
     return tuple(rows), Counts(packages=total, matched=matched, differed=differed, unread=unread)
 
 
+def _led(groups: Sequence[Group]) -> list[int | None]:
+    """For each group the index of the one that it is held against: its role's reference, else the first."""
+    leading = [index for index, group in enumerate(groups) if group.reference]
+    first = leading[0] if leading else None
+    return [next((index for index in leading if groups[index].role == group.role), first) for group in groups]
+
+
 def _worst(findings: Sequence[Finding]) -> Severity:
     return min((item.severity for item in findings), key=SEVERITIES.index, default="noise")
 
@@ -277,13 +300,13 @@ def _cells(
     samples: Sequence[Host],
     tables: Mapping[str, Mapping[Key, Fact]],
     pins: Mapping[str, Mapping[Key, str]],
-    led: int,
+    led: Sequence[int | None],
 ) -> tuple[Cell, ...]:
-    """A row's cells; without a lock, what the group at index ``led`` has (or lacks) is what the others are held against."""
-    texts = [tables[host.label][key].text if key in tables[host.label] else None for host in samples]
+    """A row's cells; without a lock, ``led`` gives for each sample the index of the one that it is held against."""
     facts = [tables[host.label].get(key) for host in samples]
+    texts = [fact.whole if fact else None for fact in facts]
     # Equal texts of different things are told apart by their content.
-    if len({fact.identity for fact in facts if fact}) > len({fact.text for fact in facts if fact}):
+    if len({fact.identity for fact in facts if fact}) > len({fact.whole for fact in facts if fact}):
         texts = [_with_content(text, host, key) for text, host in zip(texts, samples, strict=True)]
     cells: list[Cell] = []
     expected: str | None = None
@@ -292,15 +315,18 @@ def _cells(
         text = " | ".join(values) if values else None
         expected = expected or text
         cells.append(Cell(state="same" if text else "unlisted", text=text))
-    reference = facts[led] if not columns and facts else None
-    for host, text, fact in zip(samples, texts, facts, strict=True):
+    alike = len({fact.identity for fact in facts if fact}) == 1
+    for host, text, fact, leader in zip(samples, texts, facts, led, strict=True):
         if fact is None:
             cells.append(Cell(state="absent" if _known(host, key) else "unknown"))
             continue
         if columns:
             own = pins[host.label].get(key)
-            same = own is not None and packages.release(own) == packages.release(fact.text)
+            same = own is not None and not fact.faults and packages.release(own) == packages.release(fact.text)
+        elif leader is None:
+            same = alike
         else:
+            reference = facts[leader]
             same = reference is not None and fact.identity == reference.identity
         cells.append(Cell(state="same" if same else "different", text=text))
     return tuple(cells)
@@ -310,7 +336,9 @@ def _with_content(text: str | None, host: Host, key: Key) -> str | None:
     dist = host.installed.get(key[1])
     if text is None or dist is None:
         return text
-    mark = dist.origin.commit or (dist.content or "").split(":")[-1] or dist.build
+    found = "".join(fault.found or fault.path for fault in packages.file_faults(host).get(key[1], ()))
+    changes = hashlib.sha256(found.encode("utf-8", "surrogatepass")).hexdigest() if found else None
+    mark = changes or dist.origin.commit or (dist.content or "").split(":")[-1] or dist.build
     return f"{text} [{mark[:8]}]" if mark else text
 
 
@@ -343,18 +371,16 @@ def _gaps(sections: Mapping[str, Section]) -> str:
 def _reference(
     hosts: Sequence[Host],
     locks: Sequence[RoleLock],
-    spec: Spec | None,
     reference: str | None,
+    leaders: Sequence[str],
     groups: Sequence[Group],
 ) -> str | None:
     used = [lock for lock in locks if any(host.resolved and host.resolved.lock is lock.lock for host in hosts)]
     if used:
         return "lock " + ", ".join(dict.fromkeys(lock.lock.path for lock in used))
-    if reference is not None:
+    if reference is not None and reference in leaders:
         return f"host {reference}"
-    baselines = sorted({base for host in hosts if spec is not None and (base := spec.baseline_of(host.role))})
-    if baselines:
-        return "baseline " + ", ".join(baselines)
-    if len(groups) > 1 and len(groups[0].hosts) > len(groups[1].hosts):
-        return f"majority {groups[0].name}"
-    return None
+    if leaders:
+        return "baseline " + ", ".join(leaders)
+    largest = next((group.name for group in groups if group.reference), None)
+    return f"majority {largest}" if largest else None

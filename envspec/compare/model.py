@@ -63,10 +63,19 @@ class Host:
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """One value of a host: equal identities are the same, ``text`` is what a person reads."""
+    """One value of a host: equal identities are the same, ``text`` is what a person reads.
+
+    ``faults`` says, beside the value, what a verification found of its files; it is empty where it found nothing.
+    """
 
     identity: Hashable
     text: str
+    faults: str = ""
+
+    @property
+    def whole(self) -> str:
+        """Value and faults as one text: ``3.20, 1 file modified``."""
+        return f"{self.text}, {self.faults}" if self.faults else self.text
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

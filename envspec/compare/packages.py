@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -14,7 +15,7 @@ from envspec.compare.model import Collector, Fact, Host, Key, Split, joined, som
 from envspec.compare.requirements import Unsatisfied, unsatisfied
 from envspec.findings import Location, Severity
 from envspec.locks import LockedPackage, Target
-from envspec.snapshot import Distribution
+from envspec.snapshot import Distribution, FileFault
 from envspec.spec import Declared, Spec
 from envspec.variants import (
     TORCH_FAMILY,
@@ -94,19 +95,25 @@ def wanted_requirement(package: LockedPackage) -> str:
 
 
 def facts(host: Host) -> dict[Key, Fact]:
-    """Every package row of a host; CUDA libraries under their component."""
+    """Every package row of a host; CUDA libraries under their component.
+
+    A distribution that was verified and found whole is one with a distribution that was not verified.
+    """
     out: dict[Key, Fact] = {}
     parts: dict[str, list[tuple[str, Fact]]] = {}
+    known = file_faults(host)
     for name, dist in host.installed.items():
         variant = variant_of(dist, host)
         source = dist.verification.source_digest if dist.verification is not None else None
+        faults = known.get(name, ())
         identity = (
             release(dist.version),
             variant,
             (dist.origin.kind == "editable", dist.origin.commit, source),
             (dist.content, dist.build, dist.tags),
+            tuple((fault.path, fault.fault, fault.found) for fault in faults),
         )
-        fact = Fact(identity, shown(dist, variant))
+        fact = Fact(identity, shown(dist, variant), _counted(faults))
         held = component(name)
         if held:
             parts.setdefault(held, []).append((name, fact))
@@ -115,8 +122,32 @@ def facts(host: Host) -> dict[Key, Fact]:
     for held, members in parts.items():
         members.sort(key=lambda member: member[0])
         text = " + ".join(of_component(fact.text, name, held) for name, fact in members)
-        out["component", held] = Fact(tuple((name, fact.identity) for name, fact in members), text)
+        faults = tuple(fault for name, _ in members for fault in known.get(name, ()))
+        out["component", held] = Fact(tuple((name, fact.identity) for name, fact in members), text, _counted(faults))
     return out
+
+
+def file_faults(host: Host) -> dict[str, tuple[FileFault, ...]]:
+    """What is known to be wrong with installed files, by distribution: from a verification, and extensions that are gone."""
+    copies = Counter(dist.name for dist in host.snapshot.distributions)
+    out = {name: dist.verification.faults for name, dist in host.installed.items() if dist.verification is not None}
+    for extension in host.snapshot.extensions:
+        earlier = out.get(extension.owner, ())
+        # Of two copies nothing says which one an extension belongs to.
+        lost = extension.fault == "missing" and copies[extension.owner] == 1
+        if lost and all(fault.path != extension.path for fault in earlier):
+            out[extension.owner] = (*earlier, FileFault(path=extension.path, fault="missing"))
+    return {name: faults for name, faults in out.items() if faults}
+
+
+def _counted(faults: Sequence[FileFault]) -> str:
+    """``1 file modified, 2 files missing``."""
+    kinds = [fault.fault for fault in faults]
+    return ", ".join(f"{_files(kinds.count(kind))} {kind}" for kind in dict.fromkeys(kinds))
+
+
+def _files(count: int) -> str:
+    return "1 file" if count == 1 else f"{count} files"
 
 
 # What packages declare, and what the spec asks for.
@@ -223,34 +254,29 @@ def against_spec(out: Collector, host: Host, spec: Spec | None, hosts: Sequence[
 
 def installed_files(out: Collector, host: Host) -> None:
     """Files that are not what was installed (``--deep``), missing files, and source trees with changes."""
+    known = file_faults(host)
     for name, dist in sorted(host.installed.items()):
-        if dist.verification is None and not dist.problems and not dist.origin.dirty:
+        if name not in known and not dist.origin.dirty:
             continue
         row, version = row_of(name), dist.version
         again = mend.reinstall(host.snapshot, f"{name}=={version}", dist=dist)
-        faults = dist.verification.faults if dist.verification is not None else ()
+        faults = known.get(name, ())
         changed = sorted(fault.path for fault in faults if fault.fault in ("modified", "added"))
         gone = sorted(fault.path for fault in faults if fault.fault == "missing")
         if changed:
             digests = {fault.path: fault.found for fault in faults if fault.fault in ("modified", "added")}
-            what = f"{name} {version}: {_files(changed)} changed after installation: {some(changed)}"
+            what = f"{name} {version}: {_files(len(changed))} changed after installation: {some(changed)}"
             found: dict[str, str | None] = dict(sorted(digests.items())[:50])
             location = Location(file=changed[0])
-            out.add("EP208", name, [host.label], what, row=row, fix=again, location=location, evidence={"found": found})
-        absent = [problem for problem in dist.problems if problem.kind == "files-missing"]
-        if gone or absent:
-            detail = f"{_files(gone)} missing: {some(gone)}" if gone else absent[0].detail
-            what = f"{name} {version}: {detail}"
-            out.add("EP209", name, [host.label], what, row=row, fix=again, evidence={"found": list(gone[:50])})
+            out.add("EP208", name, [host.label], what, row=row, fix=again, location=location, evidence={"found": found}, cover=False)
+        if gone:
+            what = f"{name} {version}: {_files(len(gone))} missing: {some(gone)}"
+            out.add("EP209", name, [host.label], what, row=row, fix=again, evidence={"found": list(gone[:50])}, cover=False)
         if dist.origin.dirty:
             files = some(sorted(dist.origin.changed)) or "see `git status`"
             at = f" at {dist.origin.commit[:12]}" if dist.origin.commit else ""
             what = f"{name} {version or ''} is installed from a source tree{at} with uncommitted changes: {files}"
             out.add("EP216", name, [host.label], what, row=row, evidence={"found": sorted(dist.origin.changed)[:50]})
-
-
-def _files(paths: Sequence[str]) -> str:
-    return "1 file" if len(paths) == 1 else f"{len(paths)} files"
 
 
 # Against each other.

@@ -14,6 +14,9 @@ __all__ = ["Markdown", "within"]
 _TRUNCATED = "\n_The rest was left out: it would not fit. Ask for `--output json=FILE` to have it all._\n"
 
 
+_LEGEND = (("same", "`=` as the reference"), ("absent", "`–` not there"), ("unknown", "`?` could not be read"), ("unlisted", "`·` not in the lock"))
+
+
 class Markdown:
     """``--format markdown``: the outcome, who was compared, what differs, and each finding with its mend."""
 
@@ -74,7 +77,9 @@ def _table(rows: list[Row], groups: tuple[Group, ...]) -> Iterator[str]:
     referenced = any(group.reference for group in groups)
     for row in rows:
         yield f"| {code(row.key)} | {' | '.join(_cell(cell, group.reference or not referenced) for cell, group in zip(row.cells, groups, strict=True))} |"
-    yield "\n`=` as the reference · `–` not there · `?` could not be read · `·` not in the lock\n"
+    shown = {cell.state for row in rows for cell, group in zip(row.cells, groups, strict=True) if cell.state != "same" or (referenced and not group.reference)}
+    legend = [words for state, words in _LEGEND if state in shown]
+    yield f"\n{' · '.join(legend)}\n" if legend else ""
 
 
 def _cell(cell: Cell, told: bool) -> str:

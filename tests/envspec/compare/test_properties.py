@@ -19,8 +19,10 @@ from envspec.compare import LabelledSnapshot, compare
 from envspec.errors import UsageError
 from envspec.findings import Report, json_schema
 from envspec.locks import RoleLock, load_lock
+from envspec.report.interface import View
+from envspec.report.markdown import Markdown
 from envspec.rules import RULES
-from envspec.snapshot import Distribution, Snapshot, Variable
+from envspec.snapshot import Distribution, Extension, FileFault, Snapshot, Variable, Verification
 from envspec.spec import load_spec
 from tests.envspec.compare.make import dist, gpu_host, host, lock_of, relabel, snap
 
@@ -158,6 +160,76 @@ def test_baseline_of_a_role(tmp_path: Path) -> None:
     report = compare(hosts, spec=load_spec(tmp_path / "envspec.yaml"))
     assert report.findings[0].hosts == ("b", "c")
     assert report.reference == "baseline a"
+
+
+PATCHED = Verification(checked=9, faults=(FileFault(path="six.py", fault="modified", expected="sha256=1", found="sha256=2"),))
+OTHERWISE = Verification(checked=9, faults=(FileFault(path="six.py", fault="modified", expected="sha256=1", found="sha256=3"),))
+GONE = Verification(checked=9, faults=(FileFault(path="six.py", fault="missing"), FileFault(path="z.py", fault="missing")))
+
+
+def verified(label: str, verification: Verification | None, version: str = "1.0") -> LabelledSnapshot:
+    return host(snap(label, dist("six", version, verification=verification)), "infer")
+
+
+def cells(report: Report) -> dict[str, tuple[str, str | None]]:
+    """State and text of the only row, by host."""
+    (row,) = report.rows
+    by_group = zip(report.groups, row.cells, strict=True)
+    return {label: (cell.state, cell.text) for group, cell in by_group for label in group.hosts}
+
+
+def test_a_host_with_changed_files_is_no_group_with_the_others(tmp_path: Path) -> None:
+    clean = verified("b", Verification(checked=9))
+    hosts = [verified("a", None), clean, verified("m1", PATCHED), verified("m2", GONE), verified("m3", OTHERWISE)]
+    report = compare(hosts)
+    assert [group.hosts for group in report.groups] == [("a", "b"), ("m1",), ("m2",), ("m3",)]
+    found = cells(report)
+    assert found["a"] == found["b"]
+    assert found["b"][0] == "same"
+    assert str(found["m2"][1]).startswith("1.0, 2 files missing")
+    assert found["m1"][1] != found["m3"][1]
+    two = cells(compare(hosts[:3]))
+    assert two == {"a": ("same", "1.0"), "b": ("same", "1.0"), "m1": ("different", "1.0, 1 file modified")}
+    (tmp_path / "envspec.yaml").write_text("roles:\n  infer:\n    baseline: b\n")
+    assert cells(compare([clean, verified("m2", GONE)], spec=load_spec(tmp_path / "envspec.yaml")))["m2"] == ("different", "1.0, 2 files missing")
+    locked = compare([verified("a", None), verified("m1", PATCHED)], [lock_of(tmp_path, "six==1.0", "pip==26.3")])
+    assert cells(locked) == {"a": ("same", "1.0"), "m1": ("different", "1.0, 1 file modified")}
+
+
+def test_a_change_of_files_hides_no_difference_of_versions() -> None:
+    report = compare([verified("a", None), verified("b", None), verified("m", PATCHED, "2.0")])
+    assert [(item.code, item.hosts) for item in report.findings] == [("EP203", ("m",)), ("EP208", ("m",))]
+
+
+def test_an_extension_that_is_gone_is_told_without_a_verification() -> None:
+    gone = Extension(path="six/_c.so", owner="six", fault="missing")
+    lost = verified("c", Verification(checked=9, faults=(FileFault(path="six/_c.so", fault="missing"),)))
+    for third in (verified("c", None), lost):
+        assert third.snapshot is not None
+        broken = dataclasses.replace(third, snapshot=dataclasses.replace(third.snapshot, extensions=(gone,)))
+        report = compare([verified("a", None), verified("b", None), broken])
+        assert [(item.code, item.hosts, item.what) for item in report.findings] == [("EP209", ("c",), "six 1.0: 1 file missing: six/_c.so")]
+        assert [group.hosts for group in report.groups] == [("a", "b"), ("c",)]
+
+
+def test_where_hosts_tie_nothing_is_called_the_reference() -> None:
+    report = compare([host(snap("a", dist("six", "1.0"))), host(snap("b", dist("six", "2.0")))])
+    assert (report.reference, [group.reference for group in report.groups]) == (None, [False, False])
+    assert cells(report) == {"a": ("different", "1.0"), "b": ("different", "2.0")}
+    text = Markdown().render(report, View())
+    assert "(reference)" not in text
+    assert "`=` as the reference" not in text
+
+
+def test_the_reference_is_the_group_of_the_baseline(tmp_path: Path) -> None:
+    (tmp_path / "envspec.yaml").write_text("roles:\n  infer:\n    baseline: a\n")
+    spec = load_spec(tmp_path / "envspec.yaml")
+    hosts = [verified(label, None, version) for label, version in zip("abc", ("1.0", "2.0", "2.0"), strict=True)]
+    report = compare(hosts, spec=spec)
+    assert {group.hosts: group.reference for group in report.groups} == {("b", "c"): False, ("a",): True}
+    assert cells(report)["b"] == ("different", "2.0")
+    lost = dataclasses.replace(hosts[0], snapshot=None, error="no answer")
+    assert compare([lost, *hosts[1:]], spec=spec).reference is None
 
 
 def test_same_label_twice_is_refused() -> None:
