@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from envspec import probe
-from envspec.chunks import ChunkFile
+from envspec.chunks import ChunkFile, until
 from envspec.errors import UsageError
 from envspec.hosts import wire
 from envspec.hosts.interface import CaptureOptions, Host, find_python, last_line, probe_source
@@ -32,6 +32,7 @@ from envspec.snapshot import Container, Image, Section, Snapshot
 __all__ = ["ContainerHost", "ImageHost", "close_stream"]
 
 _REFERENCE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:/@-]{0,254}")
+_REMOVAL_SECONDS = 10
 _STOP = "import sys;exec(sys.stdin.read(%d))"
 
 
@@ -234,20 +235,25 @@ class ImageHost(_EngineHost):
 
     def snapshot(self, options: CaptureOptions) -> Snapshot:
         """See :meth:`Host.snapshot`."""
+        deadline = time.monotonic() + options.whole_timeout
         with self.engine(options.whole_timeout) as client:
             image = self._find(client)
             about = Container(kind="docker", image=_image(image))
             answer = self._run(client, image, probe_source(), options.request(), options.whole_timeout)
             if answer is not None:
                 return replace(self.finished(answer[0], python=self.python), container=about)
-            return replace(self._exported(client, image, options), container=about)
+            return replace(self._exported(client, image, options, deadline), container=about)
 
-    def _exported(self, client: Any, image: Any, options: CaptureOptions) -> Snapshot:
+    def _exported(self, client: Any, image: Any, options: CaptureOptions, deadline: float) -> Snapshot:
         """The snapshot of an image's files; the container made for it is never started."""
         container = client.containers.create(image.id, ["/envspec"], entrypoint=["/envspec"], network_mode="none")
         try:
-            return self._from_export(container.export(chunk_size=1 << 20), options)
+            return self._from_export(until(deadline, lambda: container.export(chunk_size=1 << 20)), options)
+        except TimeoutError:
+            sentence = f"no Python in it starts, and its file system was not exported within {options.whole_timeout:g} s; --timeout gives it more"
+            raise self.failure(sentence) from None
         finally:
+            client.api.timeout = min(client.api.timeout, _REMOVAL_SECONDS)  # the engine may be what hangs
             with contextlib.suppress(Exception):
                 container.remove(force=True, v=True)
 

@@ -6,12 +6,15 @@ import io
 import shutil
 import sys
 import tarfile
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from envspec.chunks import until
 from envspec.errors import CaptureError, UsageError
 from envspec.hosts import CaptureOptions, Host, open_host, parse_host
 from envspec.hosts.docker import ImageHost, unpack_metadata
@@ -63,6 +66,54 @@ def test_an_exported_file_system_is_read_without_running_it(tmp_path: Path, monk
     assert deep.capture.deep == ("alpha",)
     assert deep.section("deep").reason == "the files of an unpacked file system are not verified"
     assert {snapshot.section(name).status for name in ("interpreter", "extensions", "gpus", "environment")} == {"unknown"}
+
+
+class StuckEngine:
+    """An engine whose export gives one chunk and then no other; what a client of the SDK has, as far as it is used."""
+
+    def __init__(self, first: bytes) -> None:
+        self.first = first
+        self.api = self.containers = self
+        self.timeout = 60
+        self.removed = False
+        self.gate = threading.Event()
+
+    def create(self, *_: object, **__: object) -> StuckEngine:
+        return self
+
+    id = "sha256:1"
+
+    def export(self, chunk_size: int) -> Iterator[bytes]:
+        if self.first:
+            yield self.first
+        self.gate.wait(30)
+
+    def remove(self, **_: object) -> None:
+        self.removed = True
+
+
+@pytest.mark.parametrize("first", [b"", tar(packages())[:3000]], ids=["at once", "inside"])
+def test_an_export_that_hangs_ends_with_its_time(first: bytes) -> None:
+    engine, started = StuckEngine(first), time.monotonic()
+    try:
+        with pytest.raises(CaptureError, match=r"^image:x: .* was not exported within 0\.5 s; --timeout gives it more$"):
+            ImageHost("image:x", "x")._exported(engine, engine, CaptureOptions(timeout=0.5), started + 0.5)
+    finally:
+        engine.gate.set()
+    assert time.monotonic() - started < 5
+    assert engine.removed
+
+
+def test_chunks_end_with_their_source_or_its_error() -> None:
+    def broken() -> Iterator[bytes]:
+        yield b"a"
+        raise ValueError("torn")
+
+    assert list(until(time.monotonic() + 60, lambda: chunks(bytes(20_000)))) == list(chunks(bytes(20_000)))
+    found = until(time.monotonic() + 60, broken)
+    assert next(found) == b"a"
+    with pytest.raises(ValueError, match="torn"):
+        next(found)
 
 
 def test_a_hostile_archive_writes_nothing_outside(tmp_path: Path) -> None:
