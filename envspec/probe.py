@@ -1796,6 +1796,10 @@ TORCH_LIBRARIES = ("c10", "torch_cpu", "torch_python", "torch", "c10_cuda", "tor
 MACHINES = {3: "i386", 40: "arm", 62: "x86_64", 183: "aarch64", 21: "ppc64le", 22: "s390x", 243: "riscv64"}
 
 
+LOADERS = ("load_library", "LoadLibrary", "CDLL", "PyDLL")
+LOAD_ERRORS = ("OSError", "Exception", "BaseException")
+
+
 class Loader:
     """Where the dynamic loader looks: LD_LIBRARY_PATH, the cache, the default directories."""
 
@@ -1938,10 +1942,7 @@ def read_extensions(
             try:
                 elf = Elf(path)
             except BadElfError as error:
-                if not os.path.exists(path):
-                    extension["fault"] = "missing"
-                else:
-                    extension["fault"] = str(error)
+                extension["fault"] = str(error) if os.path.exists(path) else "missing"
                 out["extensions"].append(extension)
                 continue
             try:
@@ -1950,6 +1951,8 @@ def read_extensions(
                 extension = {"path": where, "owner": owner, "fault": "truncated or damaged"}
             finally:
                 elf.close()
+            if "missing" in extension or any(need["by"] == "nothing" for need in extension.get("needed", ())):
+                extension["optional"] = is_optional(path)
             out["extensions"].append(extension)
     for library in exports.libraries:
         library.close()
@@ -1972,6 +1975,35 @@ def describe_extension(elf: Elf, extension: dict[str, Any], loader: Loader, expo
         extension["torch_checked"] = exports.checked
         if exports.checked and missing:
             extension["missing"] = sorted(name.decode("ascii", "replace") for name in missing)
+
+
+def is_optional(path: str) -> bool:
+    """Whether the ``__init__.py`` beside a module loads it by its file name, and goes on where that fails."""
+    import ast
+    import fnmatch
+    import warnings
+
+    try:
+        text = read_bytes(os.path.join(os.path.dirname(path), "__init__.py"), limit=1 << 20) or b""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the parser's opinion of somebody's escapes
+            tree = ast.parse(text)
+    except (UnreadableError, SyntaxError, ValueError, RecursionError, MemoryError):
+        return False
+    for block in ast.walk(tree):
+        if not isinstance(block, ast.Try) or any(isinstance(node, ast.Raise) for handler in block.handlers for node in ast.walk(handler)):
+            continue
+        caught = [handler.type for handler in block.handlers]
+        names = [item for kind in caught for item in (kind.elts if isinstance(kind, ast.Tuple) else [kind])]
+        if not any(item is None or (isinstance(item, ast.Name) and item.id in LOAD_ERRORS) for item in names):
+            continue
+        inside = [node for statement in block.body for node in ast.walk(statement)]
+        calls = (node.func for node in inside if isinstance(node, ast.Call))
+        loads = any((func.attr if isinstance(func, ast.Attribute) else getattr(func, "id", None)) in LOADERS for func in calls)
+        texts = (node.value for node in inside if isinstance(node, ast.Constant) and isinstance(node.value, str))
+        if loads and any(fnmatch.fnmatchcase(os.path.basename(path), text) for text in texts if text.strip("*?")):
+            return True
+    return False
 
 
 def not_exported_by(names: list[bytes], needed: list[dict[str, Any]]) -> list[bytes]:

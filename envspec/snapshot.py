@@ -441,7 +441,8 @@ class Extension(Record):
     ``needed`` lists only what is *not* part of the system's C runtime. ``glibc``, ``glibcxx``, ``cxxabi`` are the
     highest versions it asks for. ``torch_symbols`` counts its undefined torch symbols; ``missing`` are those no
     torch library here exports (mangled), empty when ``torch_checked`` is False because there is no torch to look
-    in. ``fault`` says why the file could not be read as one: ``missing``, ``truncated or damaged``, ...
+    in. ``optional`` is, for one with an unmet need, whether its package's ``__init__`` goes on where loading it
+    fails. ``fault`` says why the file could not be read as one: ``missing``, ``truncated or damaged``, ...
     """
 
     path: str
@@ -454,6 +455,7 @@ class Extension(Record):
     torch_symbols: int = 0
     torch_checked: bool = False
     missing: tuple[str, ...] = ()
+    optional: bool = False
     fault: str | None = None
 
 

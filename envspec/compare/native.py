@@ -28,6 +28,11 @@ _LIBRARIES: Final = {
     "curand": "curand",
     "stdc++": "stdc++",
 }
+_VERSION: Final = re.compile(r"([a-z]*)[_-]?\d+(?:[._]\d+)*")
+"""A number in a file's path, with the word before it."""
+_LABELS: Final = frozenset({"torch", "libtorch", "pytorch", "pt", "cu", "cuda", "ffmpeg"})
+_NO_VERSIONS: Final = frozenset({"sm", "compute", "gfx", "avx", "sse", "x", "amd", "arm", "armv", "aarch", "cp", "cpython", "pypy"})
+"""Words whose numbers name a processor, a GPU or an interpreter: which of those modules is loaded is not free to choose."""
 _LOADABLE: Final = re.compile(r"\.so(\.\d+)*$")
 _FOREIGN: Final = ("not a 64-bit", "it has no dynamic section")
 """Faults of files that are whole but not for this process: helpers for 32-bit programs, objects for another linker."""
@@ -60,14 +65,92 @@ def _row(owner: str) -> Key:
 
 def each(out: Collector, host: Host) -> None:
     """What of the compiled modules cannot be loaded here, and which libraries are not what they seem."""
-    for owner, extensions in _by_owner(host.snapshot.extensions).items():
-        _damaged(out, host, owner, extensions)
+    for owner, every in _by_owner(host.snapshot.extensions).items():
+        _damaged(out, host, owner, every)
+        extensions, unfit = _chosen(host, [item for item in every if item.fault is None])
         _machine(out, host, owner, extensions)
         _libc(out, host, owner, extensions)
-        _needed(out, host, owner, extensions)
-        _symbols(out, host, owner, extensions)
+        _unfit(out, host, owner, unfit)
+        for optional in (False, True):
+            alike = [item for item in extensions if item.optional is optional]
+            _needed(out, host, owner, alike, optional)
+            _symbols(out, host, owner, alike, optional)
     _versions(out, host)
     _loader(out, host)
+
+
+def _chosen(host: Host, extensions: Sequence[Extension]) -> tuple[list[Extension], list[Extension]]:
+    """The modules that have to fit here, and the variants of which none finds its libraries.
+
+    A package that brings a module once for each version of torch, CUDA or FFmpeg loads the one that fits; where one does,
+    the others say nothing.
+    """
+    families: dict[str, list[Extension]] = {}
+    for item in extensions:
+        families.setdefault(_VERSION.sub(_unversioned, item.path), []).append(item)
+    chosen: list[Extension] = []
+    unfit: list[Extension] = []
+    for members in families.values():
+        if len(members) == 1 or not _are_variants(members):
+            chosen += members
+        elif fitting := [item for item in members if _wants(host, item) is None]:
+            chosen += fitting
+        else:
+            (unfit if any(map(_lacks, members)) else chosen).extend(members)
+    return chosen, unfit
+
+
+def _unversioned(match: re.Match[str]) -> str:
+    return match[0] if match[1] in _NO_VERSIONS else f"{match[1]}*"
+
+
+def _are_variants(members: Sequence[Extension]) -> bool:
+    """Whether modules of one name but for its numbers are one module in several versions.
+
+    Their names say so (``torch29``), or they ask for different versions of the libraries that are not all here; ``fa2`` and
+    ``fa3``, which ask for the same, are two modules.
+    """
+    if all(any(match[1] in _LABELS for match in _VERSION.finditer(item.path)) for item in members):
+        return True
+    absent = {_unnumbered(soname) for item in members for soname in _lacks(item)}
+    asked = [{need.soname for need in item.needed if _unnumbered(need.soname) in absent} for item in members]
+    everywhere = all({_unnumbered(soname) for soname in sonames} == absent for sonames in asked)
+    return bool(absent) and everywhere and len(set(map(frozenset, asked))) > 1
+
+
+def _unnumbered(soname: str) -> str:
+    return soname.partition(".so")[0]
+
+
+def _lacks(extension: Extension) -> list[str]:
+    """The libraries that are nowhere, but for the driver's own, which comes with the driver."""
+    return [item.soname for item in extension.needed if item.by == "nothing" and not item.soname.startswith("libcuda.so")]
+
+
+def _wants(host: Host, extension: Extension) -> str | None:
+    """What a module needs that is not here, None where it fits."""
+    if absent := _lacks(extension):
+        return some(absent, 2)
+    if extension.torch_checked and extension.missing:
+        return f"{_count(extension.missing)} that torch does not export"
+    libc = host.snapshot.libc
+    have = cuda.version(libc.version) if libc is not None and libc.family == "glibc" else None
+    needed = cuda.version(extension.glibc)
+    return f"GLIBC_{extension.glibc}" if have is not None and needed is not None and needed > have else None
+
+
+def _unfit(out: Collector, host: Host, owner: str, variants: Sequence[Extension]) -> None:
+    if not variants:
+        return
+    wants: dict[str, list[str]] = {}
+    for item in variants:
+        wants.setdefault(_wants(host, item) or "", []).append(item.path.rsplit("/", 1)[-1])
+    each_of = [f"{some(files, 1)} {'needs' if len(files) == 1 else 'need'} {want}" for want, files in wants.items()]
+    what = f"{_title(host, owner)}: none of its {len(variants)} variants fits this host: {'; '.join(each_of)}"
+    fix = f"Install the libraries that one of the variants needs, such as {list(wants)[-1]}; {owner} loads the variant that fits."
+    evidence: dict[str, Json] = {"expected": {item.path: list(_lacks(item)) for item in variants}, "found": None}
+    severity: Severity | None = "noise" if all(item.optional for item in variants) else None
+    out.add("EP402", owner, [host.label], what, row=_row(owner), fix=fix, severity=severity, evidence=evidence)
 
 
 def _title(host: Host, owner: str) -> str:
@@ -129,7 +212,7 @@ def _libc(out: Collector, host: Host, owner: str, extensions: Sequence[Extension
         out.add("EP403", owner, [host.label], what, row=_row(owner), evidence=evidence)
 
 
-def _needed(out: Collector, host: Host, owner: str, extensions: Sequence[Extension]) -> None:
+def _needed(out: Collector, host: Host, owner: str, extensions: Sequence[Extension], optional: bool) -> None:
     missing: dict[str, list[Extension]] = {}
     for extension in extensions:
         for needed in extension.needed:
@@ -154,7 +237,13 @@ def _needed(out: Collector, host: Host, owner: str, extensions: Sequence[Extensi
             if brings is not None and not any(component(name) == held for name in host.installed):
                 fix = mend.install(host.snapshot, [brings])
         evidence = {"expected": soname, "found": near or None}
-        out.add("EP402", owner, [host.label], what, row=_row(owner), fix=fix, evidence=evidence)
+        severity, rest = _weight(optional)
+        out.add("EP402", owner, [host.label], what + rest, row=_row(owner), fix=fix, severity=severity, evidence=evidence)
+
+
+def _weight(optional: bool) -> tuple[Severity | None, str]:
+    """Severity and further words for a module that cannot be loaded; what a package can do without is no break."""
+    return ("noise", "; the package notices and leaves it out") if optional else (None, "")
 
 
 def _brings(held: str, soname: str, torch_cuda: str) -> str | None:
@@ -187,7 +276,7 @@ def _driver_library(out: Collector, host: Host, owner: str, head: str, soname: s
     )
 
 
-def _symbols(out: Collector, host: Host, owner: str, extensions: Sequence[Extension]) -> None:
+def _symbols(out: Collector, host: Host, owner: str, extensions: Sequence[Extension], optional: bool) -> None:
     torch = host.snapshot.torch
     broken = [item for item in extensions if item.torch_checked and item.missing]
     if not broken:
@@ -211,12 +300,13 @@ def _symbols(out: Collector, host: Host, owner: str, extensions: Sequence[Extens
         "torch": torch_text,
     }
     where = some(sorted(_base(item) for item in broken), 2)
+    severity, rest = _weight(optional)
     if mismatch:
         built = "old" if new_abi else "new"
         what = f"{_title(host, owner)}: {where} uses the {built} C++ string ABI, torch {torch_text} the other"
         flag = "TRUE" if new_abi else "FALSE"
         fix = f"Install the {owner} file named cxx11abi{flag} for this torch, or build it here against this torch."
-        out.add("EP404", owner, [host.label], what, row=_row(owner), fix=fix, evidence=evidence)
+        out.add("EP404", owner, [host.label], what + rest, row=_row(owner), fix=fix, severity=severity, evidence=evidence)
         return
     what = (
         f"{_title(host, owner)}: {where} needs {_count(symbols)} that torch {torch_text} does not export: {symbols[0]}"
@@ -228,7 +318,7 @@ def _symbols(out: Collector, host: Host, owner: str, extensions: Sequence[Extens
     pair = [f"{name}=={locked[name].version}" for name in ("torch", owner) if name in locked and locked[name].version]
     if pair:
         fix += f"; the lock has {' with '.join(pair)}: {mend.reinstall(host.snapshot, pair[0])}"
-    out.add("EP401", owner, [host.label], what, row=_row(owner), fix=fix + ".", evidence=evidence)
+    out.add("EP401", owner, [host.label], what + rest, row=_row(owner), fix=fix + ".", severity=severity, evidence=evidence)
 
 
 def _count(symbols: Sequence[str]) -> str:

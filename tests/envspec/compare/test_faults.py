@@ -619,6 +619,67 @@ def library_of_the_right_cuda_is_not_installed(tmp_path: Path) -> Case:
     )
 
 
+def variants(owner: str, pattern: str, **needs: Sequence[str]) -> tuple[Extension, ...]:
+    """One module a version; what it needs is nowhere."""
+    return tuple(
+        Extension(path=pattern.format(version[1:]), owner=owner, needed=tuple(Needed(soname=name, by="nothing") for name in names))
+        for version, names in needs.items()
+    )
+
+
+@case
+def no_variant_finds_its_libraries(tmp_path: Path) -> Case:
+    modules = [
+        item
+        for kind in ("core", "ops")
+        for item in variants("codec", f"codec/lib{kind}{{}}.so", v6=["libavutil.so.58", "libavcodec.so.60"], v7=["libavutil.so.59", "libavcodec.so.61"])
+    ]
+    return Case(
+        [host(gpu_host(label, dist("codec", "0.8.0"), extensions=tuple(modules))) for label in "ab"],
+        [("EP402", "codec", "a,b")],
+        ["none of its 4 variants", "libcore6.so and 1 more need libavutil.so.58, libavcodec.so.60", "libcore7.so and 1 more need libavutil.so.59"],
+        severity="breaks",
+    )
+
+
+@case
+def one_variant_finds_its_libraries(tmp_path: Path) -> Case:
+    six, seven = variants("codec", "codec/ffmpeg{}/core.so", v6=["libavutil.so.58"], v7=["libavutil.so.59"])
+    fits = dataclasses.replace(seven, needed=(Needed(soname="libavutil.so.59", by="system", path="/lib/libavutil.so.59"),))
+    return Case([host(gpu_host("a", dist("codec", "0.8.0"), extensions=(six, fits)))], [])
+
+
+def for_torches(pattern: str, **missing: Sequence[str]) -> tuple[Extension, ...]:
+    return tuple(
+        Extension(path=pattern.format(version[1:]), owner="dlpack", torch_checked=True, torch_symbols=9, missing=tuple(names))
+        for version, names in missing.items()
+    )
+
+
+@case
+def one_variant_is_for_this_torch(tmp_path: Path) -> Case:
+    modules = for_torches("dlpack/addon_torch{}-cuda.so", v25=["_ZN3c106detail14torchCheckFailEPKcRKSs"], v29=[])
+    return Case([host(gpu_host("a", dist("dlpack", "0.1"), extensions=modules))], [])
+
+
+@case
+def no_variant_is_for_this_torch(tmp_path: Path) -> Case:
+    modules = for_torches("dlpack/addon_torch{}-cuda.so", v24=["_ZN3c104gone1aEv"], v25=["_ZN3c104gone1bEv"])
+    return Case([host(gpu_host("a", dist("dlpack", "0.1"), extensions=modules))], [("EP401", "dlpack", "a")], ["2 symbols", "addon_torch24-cuda.so"], severity="breaks")
+
+
+@case
+def kernels_with_a_number_are_no_variants(tmp_path: Path) -> Case:
+    modules = for_torches("dlpack/sm{}/ops.so", v90=["_ZN3c104gone1aEv"], v100=[]) + for_torches("dlpack/_fa{}_C.so", v2=["_ZN3c104gone1bEv"], v3=[])
+    return Case([host(gpu_host("a", dist("dlpack", "0.1"), extensions=modules))], [("EP401", "dlpack", "a")], ["2 symbols", "_fa2_C.so", "sm90/ops.so"])
+
+
+@case
+def module_that_its_package_can_do_without(tmp_path: Path) -> Case:
+    module = ext("ao", torch_symbols=9, torch_checked=True, missing=("_ZN3c104gone1aEv",), optional=True)
+    return Case([host(gpu_host("a", dist("ao", "0.9.0"), extensions=(module,)))], [("EP401", "ao", "a")], ["leaves it out"], severity="noise")
+
+
 @case
 def needs_a_newer_glibc(tmp_path: Path) -> Case:
     module = ext("flash-attn", glibc="2.32")
@@ -1185,6 +1246,15 @@ def test_equal_hosts_have_no_findings() -> None:
     assert report.rows == ()
     assert [group.hosts for group in report.groups] == [("a", "b")]
     assert report.counts.matched == report.counts.packages == 3
+
+
+def test_a_fault_that_all_hosts_have_is_no_difference() -> None:
+    module = ext("fast", needed=(Needed(soname="libgone.so.1", by="nothing"),))
+    one, other = (gpu_host(label, dist("fast", "1.0"), extensions=(module,)) for label in "ab")
+    counts = compare([host(one), host(other)]).counts
+    assert (counts.packages, counts.matched, counts.differed) == (3, 3, 0)
+    counts = compare([host(one), host(dataclasses.replace(other, extensions=()))]).counts
+    assert (counts.packages, counts.matched, counts.differed) == (3, 2, 1)
 
 
 @pytest.mark.parametrize(("chosen", "states"), [("a", ["same", "different"]), ("b", ["different", "same"])])

@@ -232,6 +232,27 @@ def test_newer_glibc(site: Path) -> None:
     assert "GLIBC_2.99" in report.findings[0].what
 
 
+@pytest.mark.parametrize(
+    ("guard", "severity"),
+    [
+        ("try:\n    torch.ops.load_library(next(here.glob('_C*.so')))\nexcept:\n    pass\n", "noise"),
+        ("try:\n    ctypes.CDLL(here / '_C.abi3.so')\nexcept (OSError, ImportError):\n    library = None\n", "noise"),
+        ("torch.ops.load_library(next(here.glob('_C*.so')))\n", "breaks"),
+        ("try:\n    torch.ops.load_library(next(here.glob('_C*.so')))\nexcept OSError:\n    raise\n", "breaks"),
+        ("try:\n    torch.ops.load_library(here / '_other.so')\nexcept OSError:\n    pass\n", "breaks"),
+        ("try:\n    torch.ops.load_library(here / '_C.abi3.so')\nexcept KeyError:\n    pass\n", "breaks"),
+        ("try:\n  this is no Python", "breaks"),
+    ],
+)
+def test_a_package_that_goes_on_without_its_module(site: Path, guard: str, severity: str) -> None:
+    install(site, "torch", "2.9.1", torch_files(exports=["_ZN3c104cuda9SetDeviceEab"]))
+    module = elf(needed=["libc10.so"], undefined=["_ZN3c104cuda9SetDeviceEa"])
+    install(site, "ao", "0.9.0", {"ao/__init__.py": guard.encode(), "ao/_C.abi3.so": module})
+    report = judge(capture(site, "a"))
+    assert codes(report) == [("EP401", "ao")]
+    assert next(item.severity for item in report.findings if item.code == "EP401") == severity
+
+
 def test_damaged_modules(site: Path) -> None:
     """One host has the whole file, one a part of it, one nothing: no two of them are the same, and the mend is named."""
     install(site, "fast", "1.0", {"fast/__init__.py": b"", "fast/_core.abi3.so": elf()})
