@@ -29,7 +29,16 @@ _PLACES: Final = re.compile(
     r"^(PATH|PWD|OLDPWD|HOME|USER|LOGNAME|HOSTNAME|SHELL|SHLVL|_|TERM|VIRTUAL_ENV.*|CONDA_.*|PYTHONHOME|"
     r"PYENV_.*|PIPX_.*|UV_.*|PIP_.*|NVIDIA_REQUIRE_.*|__PYVENV_LAUNCHER__)$"
 )
-"""Where an environment is, which differs by nature, and what has a check of its own (installer settings are rows)."""
+"""Where an environment is, which differs by nature, and how installers work (caches, timeouts, output)."""
+_INSTALLERS: Final = re.compile(
+    r"^(PIP_(INDEX_URL|EXTRA_INDEX_URL|FIND_LINKS|NO_INDEX|PRE|ALL_RELEASES|ONLY_FINAL|PREFER_BINARY|NO_BINARY|ONLY_BINARY|NO_DEPS|"
+    r"IGNORE_REQUIRES_PYTHON|PYTHON_VERSION|PLATFORM|IMPLEMENTATION|ABI|REQUIRE_HASHES|UPGRADE_STRATEGY|UPLOADED_PRIOR_TO|USE_FEATURE|"
+    r"USE_DEPRECATED|USER)|"
+    r"UV_(INDEX|DEFAULT_INDEX|INDEX_URL|EXTRA_INDEX_URL|FIND_LINKS|NO_INDEX|INDEX_STRATEGY|PRERELEASE|RESOLUTION|FORK_STRATEGY|"
+    r"EXCLUDE|EXCLUDE_NEWER(_PACKAGE)?|TORCH_BACKEND|NO_BINARY(_PACKAGE)?|NO_BUILD(_PACKAGE)?|NO_SOURCES(_PACKAGE)?|REQUIRE_HASHES|"
+    r"NO_CONFIG|LOCKED|FROZEN|GIT_LFS))$"
+)
+"""What decides which files pip and uv install. Of constraints, the probe reads the contents: those are rows of configuration."""
 _BEHAVIOUR: Final = re.compile(
     r"^(PYTORCH_.*|TORCH_.*|TORCH(INDUCTOR|DYNAMO|ELASTIC).*|CUDA_.*|NCCL_.*|VLLM_.*|SGLANG_.*|SGL_.*|FLASHINFER_.*|"
     r"TRANSFORMERS_.*|TOKENIZERS_.*|OMP_.*|MKL_.*|KMP_.*|GOMP_.*|NVIDIA_.*|NVSHMEM_.*|UCX_.*|CUBLAS.*|DEEPSPEED_.*|"
@@ -49,6 +58,8 @@ _FALSE: Final = frozenset({"", "0", "false", "no", "off"})
 
 def classify(name: str) -> str | None:
     """The code of a difference in this variable, None for one that only says where things are."""
+    if _INSTALLERS.match(name):
+        return "EP222"
     if _PLACES.match(name):
         return None
     for code, pattern in (("EP701", _NUMERICS), ("EP703", _PATHS), ("EP704", _CACHES), ("EP702", _BEHAVIOUR)):

@@ -1061,6 +1061,28 @@ def installer_settings_differ(tmp_path: Path) -> Case:
     )
 
 
+@case
+def installer_variables_differ(tmp_path: Path) -> Case:
+    """What resolves is compared; where files are kept, how long to wait and what to print is not, nor is a constraint's path."""
+    own = {"PIP_EXTRA_INDEX_URL": "https://pkg.example/simple", "UV_TORCH_BACKEND": "cu128"}
+    other = {"PIP_TIMEOUT": "60", "UV_CACHE_DIR": "/cache", "PIP_DISABLE_PIP_VERSION_CHECK": "1", "UV_NO_PROGRESS": "1", "PIP_CONSTRAINT": "/etc/c.txt"}
+    return Case(
+        [host(snap("a")), host(snap("b")), host(snap("c", env={**own, **other}))],
+        [("EP222", "PIP_EXTRA_INDEX_URL", "c"), ("EP222", "UV_TORCH_BACKEND", "c")],
+        ["not set on a, b; https://pkg.example/simple on c"],
+        severity="noise",
+        mends="unset PIP_EXTRA_INDEX_URL",
+    )
+
+
+@case
+def index_with_a_secret_differs(tmp_path: Path) -> Case:
+    def using(label: str, digest: str) -> LabelledSnapshot:
+        return host(snap(label, env={"PIP_INDEX_URL": Variable(value="https://<redacted>@pkg.example/simple", redacted=True, hash=digest)}))
+
+    return Case([using("a", "11"), using("b", "22")], [("EP707", "PIP_INDEX_URL", "a,b")])
+
+
 # Collection.
 
 
