@@ -253,14 +253,13 @@ def against_spec(out: Collector, host: Host, spec: Spec | None, hosts: Sequence[
 
 
 def installed_files(out: Collector, host: Host) -> None:
-    """Files that are not what was installed (``--deep``), missing files, and source trees with changes."""
-    known = file_faults(host)
+    """Files that are not what was installed (``--deep``), and source trees with changes."""
     for name, dist in sorted(host.installed.items()):
-        if name not in known and not dist.origin.dirty:
+        faults = dist.verification.faults if dist.verification is not None else ()
+        if not faults and not dist.origin.dirty:
             continue
         row, version = row_of(name), dist.version
         again = mend.reinstall(host.snapshot, f"{name}=={version}", dist=dist)
-        faults = known.get(name, ())
         changed = sorted(fault.path for fault in faults if fault.fault in ("modified", "added"))
         gone = sorted(fault.path for fault in faults if fault.fault == "missing")
         if changed:
