@@ -223,7 +223,6 @@ def test_a_baseline_can_go_into_a_pipe(example: Path) -> None:
         "diff gpu-01.json gpu-02.json --lock {300}",
         "diff gpu-01.json gpu-02.json --lock {300}={300}",
         "preflight {300} --on gpu-01.json",
-        "preflight -m {300} --on gpu-01.json",
         "lock {300}",
         "export {300}",
         "init --spec {300}",

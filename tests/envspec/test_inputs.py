@@ -21,7 +21,7 @@ LOCK = "alpha==1.0 --hash=sha256:" + "a" * 64 + "\n"
 def spec(tmp_path: Path) -> Spec:
     for name in ("own.lock", "all.lock", "other.lock"):
         (tmp_path / name).write_text(LOCK)
-    (tmp_path / "kept.json").write_text('{"version": "1", "installed": []}')
+    (tmp_path / "kept.json").write_text('{"version": "1", "installed": [{"metadata": {"name": "demo", "version": "1.0"}}]}')
     (tmp_path / "envspec.yaml").write_text(
         "hosts:\n"
         "  box: {target: 'local:./env', role: train}\n"

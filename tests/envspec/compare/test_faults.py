@@ -1078,7 +1078,7 @@ def installer_variables_differ(tmp_path: Path) -> Case:
 @case
 def index_with_a_secret_differs(tmp_path: Path) -> Case:
     def using(label: str, digest: str) -> LabelledSnapshot:
-        return host(snap(label, env={"PIP_INDEX_URL": Variable(value="https://<redacted>@pkg.example/simple", redacted=True, hash=digest)}))
+        return host(snap(label, environment={"PIP_INDEX_URL": Variable(value="https://<redacted>@pkg.example/simple", redacted=True, hash=digest)}))
 
     return Case([using("a", "11"), using("b", "22")], [("EP707", "PIP_INDEX_URL", "a,b")])
 

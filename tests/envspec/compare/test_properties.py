@@ -201,14 +201,17 @@ def test_a_change_of_files_hides_no_difference_of_versions() -> None:
     assert [(item.code, item.hosts) for item in report.findings] == [("EP203", ("m",)), ("EP208", ("m",))]
 
 
-def test_an_extension_that_is_gone_is_told_without_a_verification() -> None:
+def test_an_extension_that_is_gone_is_told_once_with_and_without_a_verification() -> None:
     gone = Extension(path="six/_c.so", owner="six", fault="missing")
     lost = verified("c", Verification(checked=9, faults=(FileFault(path="six/_c.so", fault="missing"),)))
-    for third in (verified("c", None), lost):
+    for third, code, what in (
+        (verified("c", None), "EP411", "six 1.0: six/_c.so is missing"),
+        (lost, "EP209", "six 1.0: 1 file missing: six/_c.so"),
+    ):
         assert third.snapshot is not None
         broken = dataclasses.replace(third, snapshot=dataclasses.replace(third.snapshot, extensions=(gone,)))
         report = compare([verified("a", None), verified("b", None), broken])
-        assert [(item.code, item.hosts, item.what) for item in report.findings] == [("EP209", ("c",), "six 1.0: 1 file missing: six/_c.so")]
+        assert [(item.code, item.hosts, item.what) for item in report.findings] == [(code, ("c",), what)]
         assert [group.hosts for group in report.groups] == [("a", "b"), ("c",)]
 
 
