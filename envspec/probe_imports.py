@@ -122,6 +122,12 @@ class Finder:
                 return Spec(name, "builtin", None, None)
             if name == "__main__":
                 return Spec(name, "opaque", None, None)
+            if name == "distutils" and self._hooked_distutils():
+                found = self.find("setuptools")
+                ours = self._on_path("_distutils", found.locations or []) if found is not None else None
+                if ours is not None:
+                    ours.name = name
+                    return ours
         found = self._on_path(name, self.path if locations is None else locations)
         if found is not None and found.kind != "namespace":
             return found
@@ -138,6 +144,17 @@ class Finder:
             if frozen is not None:
                 return Spec(name, "frozen", None, [] if frozen.submodule_search_locations is not None else None)
         return None
+
+    def _hooked_distutils(self) -> bool:
+        """Whether setuptools' `.pth` file puts its own `distutils` in the place of the interpreter's, or where there is none."""
+        for entry in self.path:
+            try:
+                with open(os.path.join(entry, "distutils-precedence.pth"), encoding="utf-8", errors="replace") as file:
+                    default = re.search(r"get\(\s*var\s*,\s*'(\w+)'", file.read())
+            except OSError:
+                continue
+            return os.environ.get("SETUPTOOLS_USE_DISTUTILS", default.group(1) if default else "") == "local"
+        return False
 
     def _on_path(self, name: str, entries: Sequence[str]) -> Optional[Spec]:
         portions: List[str] = []
@@ -410,6 +427,7 @@ class Module:
         self.low = -1
         self.closure: Dict[str, Module] = {}  # what importing it leaves loaded
         self.touched: Set[str] = set()  # all it met on the way, what failed and was caught included
+        self.loose: Dict[str, Optional[Module]] = {}  # of those, what it met in another state than each has by itself
         self.bound: Optional[Set[str]] = None
         self.path_roots: Set[str] = set()  # directories below which it, or what it imports, may add to sys.path
 
@@ -538,6 +556,13 @@ def _yields(node: Any) -> bool:
     return False
 
 
+def _tells(node: Any) -> bool:
+    """Whether it is a `return` of anything but None, False and such."""
+    return isinstance(node, ast.Return) and node.value is not None and not (
+        isinstance(node.value, ast.Constant) and not node.value.value
+    )  # fmt: skip
+
+
 def _only_raises(node: Any) -> bool:
     """Whether a function does nothing but raise, such as one that skips the rest of a test module."""
     plain = (ast.Expr, ast.Assign, ast.AnnAssign, ast.Raise)
@@ -612,6 +637,29 @@ def _modules_made(tree: Any, name: str) -> Optional[Set[str]]:
     return made
 
 
+def _replaced(tree: Any) -> bool:
+    """Whether a module's code puts another in its own place, which may have other submodules.
+
+    An object of a class of its own is not one: it is given this module's names, its path among them.
+    """
+    classes = {node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
+    made: Set[str] = set()
+    stored = []
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Assign):
+            continue
+        if isinstance(node.value, ast.Call) and getattr(node.value.func, "id", None) in classes:
+            made.update([target.id for target in node.targets if isinstance(target, ast.Name)])
+            continue
+        stored += [node.value for target in node.targets if isinstance(target, ast.Subscript) and _is_own(target)]
+    return any(getattr(value, "id", None) not in made for value in stored)
+
+
+def _is_own(node: Any) -> bool:
+    """`sys.modules[__name__]`."""
+    return _is_modules(node.value) and getattr(_index(node.slice), "id", "") == "__name__"
+
+
 def _is_modules(node: Any) -> bool:
     return getattr(node, "attr", getattr(node, "id", "")) == "modules"
 
@@ -682,7 +730,9 @@ class Machine:
         self.late = False
         self.loaded: Dict[str, Module] = {}
         self.done: Dict[str, Module] = {}
-        self.failed: Dict[str, Tuple[Failed, Set[str]]] = {}
+        self.failed: Dict[str, Tuple[Failed, Module]] = {}
+        self.under: Dict[str, Tuple[Module, ...]] = {}  # of each loaded module, what was running when it was loaded
+        self.unsettled: Set[str] = set()  # loaded modules that are running, or hold in this process only
         self.stack: List[Module] = []
         self.running: Set[str] = set()
         self.maybe = 0
@@ -699,6 +749,8 @@ class Machine:
     def fresh(self) -> None:
         """Forget which modules are loaded, as a new process would; what was read and settled is kept."""
         self.loaded = {}
+        self.under = {}
+        self.unsettled = set()
         self.stack = []
         self.running = set()
         self.path_roots = set()
@@ -715,7 +767,10 @@ class Machine:
         parts = name.split(".")
         parent: Optional[Module] = None
         for i in range(len(parts)):
-            parent = self._load_one(".".join(parts[: i + 1]), parent)
+            package = ".".join(parts[: i + 1])
+            # A module that is there is taken without a look at its package, which may have failed since.
+            if name not in self.loaded or package in self.loaded:
+                parent = self._load_one(package, parent)
         assert parent is not None
         return parent
 
@@ -732,29 +787,92 @@ class Machine:
             if not (top.name + ".").startswith(module.name + "."):
                 top.low = min(top.low, module.index)
         else:
+            ring = self.done.get(module.name) is not module or top.name in module.touched
+            if ring and module.name not in top.closure and not self._of_package(top, module):
+                top.low = min(top.low, self._history(module))
             top.closure[module.name] = module
             top.closure.update(module.closure)
             top.touched |= module.touched
+
+    def _holds(self, module: Module) -> bool:
+        """Whether what was settled of a module holds here.
+
+        It does unless something it met is running now, or is there in another state: a ring was then entered at another point.
+        """
+        if not self.running.isdisjoint(module.touched):
+            return False
+        if any(self.loaded[name] is not module.closure.get(name) for name in module.touched & self.unsettled):
+            return False
+        return all(self.loaded.get(name, other) is other for name, other in module.loose.items())
+
+    def _settle(self, module: Module) -> None:
+        """Note what a module met that is not what it is when it is imported first: modules of a ring, and some that failed."""
+        for name in module.touched:
+            met = module.closure.get(name)
+            package = name.rpartition(".")[0]
+            failed = package in module.touched and package not in module.closure
+            if failed and not module.name.startswith(package + "."):
+                module.loose[name] = None  # what a package left that failed is found at once the next time, without it
+            elif met is None or self.done.get(name) is not met:
+                module.loose[name] = met
+        module.loose.pop(module.name, None)
+
+    def _history(self, module: Module) -> int:
+        """The position on the stack of the module from whose start on it is settled what this one of a ring has become.
+
+        That depends on where its ring was entered. What runs now and finds it there, loaded by another, need not find the same
+        when it is imported first.
+        """
+        common = -1
+        for earlier, running in zip(self.under.get(module.name, ()), self.stack):
+            if earlier is not running:
+                break
+            common += 1
+        return common
+
+    def _of_package(self, module: Module, other: Module) -> bool:
+        """Whether a package that is always imported before this module leaves the other one loaded."""
+        parts = module.name.split(".")
+        for i in range(1, len(parts)):
+            package = self.done.get(".".join(parts[:i]))
+            if package is not None and (package is other or other.name in package.closure):
+                return True
+        return False
+
+    def _leaves(self, module: Module) -> None:
+        """A module that failed stays out; what it had imported until then stays."""
+        if self.stack:
+            self.stack[-1].touched |= module.touched
+            self.stack[-1].closure.update(module.closure)
+
+    def _loads(self, modules: Dict[str, Module]) -> None:
+        """What importing a module that is settled leaves loaded."""
+        place = tuple(self.stack)
+        for name, module in modules.items():
+            if name not in self.loaded:
+                self.loaded[name] = module
+                self.under[name] = place
+                if self.done.get(name) is not module:
+                    self.unsettled.add(name)
 
     def _load_one(self, name: str, parent: Optional[Module]) -> Module:
         module = self.loaded.get(name)
         if module is not None:
             self._touch(module)
             return module
-        # What was settled holds unless something it met is running now: then a cycle is entered at another point.
         module = self.done.get(name)
-        if module is not None and self.running.isdisjoint(module.touched):
-            self.loaded[name] = module
-            for key, value in module.closure.items():
-                self.loaded.setdefault(key, value)
+        if module is not None and self._holds(module):
+            self._loads({name: module})
+            self._loads(module.closure)
             self._touch(module)
             self._attach(parent, name, module)
             return module
-        failure, touched = self.failed.get(name, (None, set()))
-        if failure is not None and self.running.isdisjoint(touched):
-            if self.stack:
-                self.stack[-1].touched |= touched
-            raise failure.copy()
+        if name in self.failed:
+            failure, module = self.failed[name]
+            if self._holds(module):
+                self._loads(module.closure)
+                self._leaves(module)
+                raise failure.copy()
         spec = self._spec(name, parent)
         module = Module(name, spec)
         module.stdlib = self.finder.is_stdlib(spec)
@@ -765,14 +883,13 @@ class Machine:
 
     @staticmethod
     def _attach(parent: Optional[Module], name: str, module: Module) -> None:
-        if parent is not None:
+        # To a package that has been settled it would stay attached in the next process; `loaded` tells of those.
+        if parent is not None and parent.index >= 0:
             parent.names[name.rpartition(".")[2]] = module
 
     def _spec(self, name: str, parent: Optional[Module]) -> Spec:
         if parent is None:
             spec = self.finder.find(name)
-            if spec is None and name == "distutils" and self._hacked_distutils():
-                return Spec(name, "opaque", None, [])
             if spec is None and self._on_added_path(name):
                 if self.stack:
                     self.stack[-1].low = -1  # holds in this process only: nothing on the stack is settled by it
@@ -818,14 +935,9 @@ class Machine:
                 return True
         return False
 
-    def _hacked_distutils(self) -> bool:
-        """setuptools provides `distutils` through a .pth file where the interpreter no longer has it."""
-        hook = any(os.path.exists(os.path.join(p, "distutils-precedence.pth")) for p in self.finder.path)
-        return hook and self.finder.find("setuptools") is not None
-
     def _run(self, module: Module) -> None:
         name = module.name
-        self.loaded[name] = module
+        self._loads({name: module})
         if module.spec.kind == "builtin":
             real = sys.modules.get(name)
             if real is not None:
@@ -836,15 +948,17 @@ class Machine:
         self.running.add(name)
         saved = self.calls, self.frames, self.steps, self.handling, self.maybe
         self.calls, self.frames, self.steps, self.handling, self.maybe = [], [], 0, [], 0
+        failed = False
         try:
             self._body_of(module)
         except Failed as failure:
+            failed = True
             self.loaded.pop(name, None)
+            self.unsettled.discard(name)
             module.touched.add(name)
-            if self.stack[:-1]:
-                self.stack[-2].touched |= module.touched
             if module.low >= module.index and not failure.circular:
-                self.failed[name] = failure.copy(), module.touched
+                self.failed[name] = failure.copy(), module
+                self._settle(module)
             raise
         finally:
             self.calls, self.frames, self.steps, self.handling, self.maybe = saved
@@ -853,8 +967,12 @@ class Machine:
             if self.stack and module.low < module.index:
                 self.stack[-1].low = min(self.stack[-1].low, module.low)
             index, module.index = module.index, -1
+            if failed:
+                self._leaves(module)
         if module.low >= index and not self.late and not module.spec.passing:
             self.done[name] = module
+            self.unsettled.discard(name)
+            self._settle(module)
 
     def _body_of(self, module: Module) -> None:
         tree = self._tree(module)
@@ -907,7 +1025,7 @@ class Machine:
                     module.made |= made
             if re.search(rb"modules\s*\[\s*__name__\s*\]", raw):
                 module.open = True
-                if re.search(rb"modules\s*\[\s*__name__\s*\]\s*=[^=]", raw):
+                if _replaced(tree):
                     module.children_open = True
         if re.search(rb"setattr\(\s*(sys\.modules|" + module.name.rpartition(".")[2].encode() + rb")\b", raw):
             module.open = True
@@ -959,7 +1077,7 @@ class Machine:
                 self._set(alias.asname, module, scope)
             else:
                 top = alias.name.split(".")[0]
-                self._set(top, self.loaded.get(top, module), scope)
+                self._set(top, module if top == alias.name else self._at(node, scope, top), scope)
 
     def _at(self, node: Any, scope: Scope, name: str) -> Module:
         """Import on behalf of a statement, adding it to the chain of a failure."""
@@ -1007,7 +1125,10 @@ class Machine:
     def name_in(self, module: Module, name: str) -> Any:
         """What `from module import name` gives; raises Failed when there is no such name."""
         if name in module.names:
-            return module.names[name]
+            value = module.names[name]
+            if isinstance(value, Module) and value.name in self.loaded:
+                self._touch(value)
+            return value
         full = module.name + "." + name
         if module.locations is not None:
             if full in self.loaded:
@@ -1383,6 +1504,8 @@ class Machine:
         elif isinstance(value, Instance):
             leave = value.cls.find("__exit__")
             source = leave.node if isinstance(leave, Function) else None
+            if source is not None and any(_tells(n) for n in ast.walk(source)):
+                return [Exception]  # which ones it swallows, it decides when it runs
         if source is not None:
             if any(isinstance(n, ast.Attribute) and n.attr == "path" and getattr(n.value, "id", "") == "sys"
                    for n in ast.walk(source)):  # fmt: skip
@@ -1744,6 +1867,8 @@ class Machine:
         if isinstance(operator, (ast.In, ast.NotIn)):
             found = self._contains(right, left)
             return found if found is UNKNOWN or isinstance(operator, ast.In) else not found
+        if left is right and isinstance(left, (Module, Class, Function)) and isinstance(operator, (ast.Eq, ast.NotEq)):
+            return isinstance(operator, ast.Eq)
         if not (_constant(left) and _constant(right)):
             return UNKNOWN
         try:
@@ -1769,7 +1894,7 @@ class Machine:
         if isinstance(container, Native) and container.name == "sys.modules" and isinstance(item, str):
             return True if item in self.loaded else (False if self._nowhere(item) else UNKNOWN)
         if isinstance(container, Native) and container.name == "globals" and isinstance(item, str):
-            return True if item in container.owner.names else UNKNOWN
+            return True if item in container.owner.names else (UNKNOWN if container.owner.open else False)
         if isinstance(container, str) and isinstance(item, str):
             return item in container
         if isinstance(container, (ListOf, DictOf)) and _constant(item):

@@ -45,7 +45,8 @@ def name_of(error):
             match = re.match(r"cannot import name '([^']+)'", str(error))
             if match and error.name:
                 return "{}:{}".format(error.name, match.group(1))
-            if error.name:
+            # What is raised again as a PackageNotFoundError of another text has that text for its name.
+            if error.name and re.match(r"[\w.-]+$", error.name):
                 return error.name
         error = error.__cause__ or error.__context__
     return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import subprocess
 import sys
 import sysconfig
@@ -133,6 +134,28 @@ CASES: dict[str, tuple[dict[str, str], str, tuple[str, ...]]] = {
     "else": ({"a.py": "try:\n    import b\nexcept ImportError:\n    pass\nelse:\n    import gone\n", "b.py": ""}, "a", ()),
     "finally": ({"a.py": "try:\n    pass\nfinally:\n    import gone\n"}, "a", ()),
     "suppressed": ({"a.py": "import contextlib\nwith contextlib.suppress(ImportError):\n    import gone\n"}, "a", ()),
+    "swallowed by a class that decides": (
+        {"a.py": "class Trap:\n    def __enter__(self):\n        return self\n    def __exit__(self, kind, value, trace):\n        return kind and issubclass(kind, Exception)\n"
+                 "with Trap():\n    import gone\n"}, "a", (),
+    ),
+    "not swallowed by a class that returns False": (
+        {"a.py": "class Trap:\n    def __enter__(self):\n        return self\n    def __exit__(self, *what):\n        if what:\n            return False\n"
+                 "with Trap():\n    import gone\n"}, "a", (),
+    ),
+    "not yet among the module's names": (
+        {"a.py": "class Late:\n    def start(self):\n        if 'gone' in globals():\n            return\n        global gone\n        try:\n            import gone\n"
+                 "        except ImportError as e:\n            gone = None\n            raise ImportError('needed') from e\nLate().start()\n"}, "a", (),
+    ),
+    "one class under two names": (
+        {"a.py": "import b\nclass C:\n    @classmethod\n    def f(cls):\n        import gone\nD = C\nif D != C:\n    class C:\n        f = print\nC.f()\n", "b.py": ""}, "a", (),
+    ),
+    "an object in the place of its module": (
+        {"a/__init__.py": "import sys, types\nclass auto(types.ModuleType):\n    pass\nold = sys.modules[__name__]\nnew = auto(__name__)\n"
+                          "new.__dict__.update(old.__dict__)\nsys.modules[__name__] = new\ndel new, old, sys, types\n", "b.py": "from a.gone import X\n"}, "b", (),
+    ),
+    "another module in its place": (
+        {"a/__init__.py": "import sys, c\nsys.modules[__name__] = c\n", "c/__init__.py": "", "c/d.py": "", "b.py": "import a.d\n"}, "b", (),
+    ),
     "flag": (
         {"a.py": "try:\n    import gone\n    HAS = True\nexcept ImportError:\n    HAS = False\nif HAS:\n    import lost\n"}, "a", (),
     ),
@@ -423,32 +446,75 @@ def test_the_bound_makes_nothing_missing(tmp_path: Path) -> None:
     assert machine.late
 
 
-def test_settled_modules_answer_alike_in_any_order(tmp_path: Path, truly: Truth) -> None:
-    files = {
+RINGS = {
+    "ring": {
         "a.py": "import b\nX = 1\n", "b.py": "import c\n", "c.py": "from a import X\n", "d.py": "import b\n",
         "e.py": "X = 1\nimport a\n", "f.py": "try:\n    import a\nexcept ImportError:\n    import gone\n",
-    }  # fmt: skip
-    write(tmp_path, files)
-    names = [name[0] for name in files]
+    },
+    "submodule of a package that is settled": {
+        "p/__init__.py": "", "p/low.py": "import ring\n", "ring.py": "import p.low\nX = 1\n", "a.py": "from p import low\n",
+        "b.py": "from p import low\nfrom ring import X\n", "c.py": "import ring\nfrom p import low\n", "low.py": "from ring import X\n",
+    },
+    "what a failure leaves loaded": {
+        "a.py": "X = 1\nimport b\n", "b.py": "from a import X\nimport gone\n", "c.py": "try:\n    import b\nexcept ImportError:\n    pass\n",
+        "d.py": "import c\nfrom a import X\n", "e.py": "import c, sys\nif 'a' in sys.modules:\n    import lost\n",
+    },
+}  # fmt: skip
 
-    def verdicts(order: list[str]) -> dict[str, str | None]:
-        machine = Machine(Finder([str(tmp_path), *stdlib()]))
-        result: dict[str, str | None] = {}
-        for name in order:
-            machine.fresh()
-            try:
-                machine.load(name)
-                result[name] = "ok"
-            except Failed as failure:
-                result[name] = failure.missing
-        return result
 
-    expected = verdicts(names)
+def answers(root: Path, order: list[str]) -> dict[str, str | None]:
+    """The verdict on each module, each in a new process image of one machine."""
+    machine = Machine(Finder([str(root), *stdlib()]))
+    result: dict[str, str | None] = {}
+    for name in order:
+        machine.fresh()
+        try:
+            machine.load(name)
+            result[name] = "ok"
+        except Failed as failure:
+            result[name] = failure.missing
+    return result
+
+
+def importable(files: Mapping[str, str]) -> list[str]:
+    return [name.removesuffix(".py").replace("/", ".").removesuffix(".__init__") for name in files]
+
+
+@pytest.mark.parametrize("case", RINGS)
+def test_settled_modules_answer_alike_in_any_order(tmp_path: Path, truly: Truth, case: str) -> None:
+    write(tmp_path, RINGS[case])
+    names = importable(RINGS[case])
     real = {name: truly([str(tmp_path)], name) for name in names}
-    assert expected == {name: "ok" if ok else missing for name, (ok, missing) in real.items()}
-    for shift in range(1, len(names)):
-        assert verdicts(names[shift:] + names[:shift]) == expected
-        assert verdicts(names[::-1][shift:] + names[::-1][:shift]) == expected
+    expected = {name: "ok" if ok else missing for name, (ok, missing) in real.items()}
+    for shift in range(len(names)):
+        assert answers(tmp_path, names[shift:] + names[:shift]) == expected
+        assert answers(tmp_path, names[::-1][shift:] + names[::-1][:shift]) == expected
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_packages_that_import_each_other_at_random(tmp_path: Path, truly: Truth, seed: int) -> None:
+    chance = random.Random(seed)
+    places = ["p/__init__.py", "p/a.py", "p/b.py", "q/__init__.py", "q/a.py", "q/b.py", "m.py", "n.py"]
+    names = importable(places)
+
+    def statement() -> str:
+        name = chance.choice([*names, *names, *names, "gone"])
+        package, _, last = name.rpartition(".")
+        return chance.choice([
+            f"import {name}", f"from {name} import X", f"from {package} import {last}" if package else f"import {name}",
+            f"try:\n    import {name}\nexcept ImportError:\n    pass", f"try:\n    from {name} import X\nexcept ImportError:\n    import gone2",
+        ])  # fmt: skip
+
+    files = {}
+    for place in places:
+        lines = [statement() for _ in range(chance.randint(0, 3))]
+        lines.insert(chance.randint(0, len(lines)), "X = 1")
+        files[place] = "\n".join(lines) + "\n"
+    write(tmp_path, files)
+    real = {name: truly([str(tmp_path)], name) for name in names}
+    expected = {name: "ok" if ok else missing for name, (ok, missing) in real.items()}
+    for _ in range(4):
+        assert answers(tmp_path, chance.sample(names, len(names))) == expected
 
 
 def pythons() -> Iterator[Path]:
