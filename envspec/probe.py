@@ -1593,6 +1593,21 @@ class Elf:
             at += following
         return {key: ".".join(map(str, version)) for key, version in best.items()}
 
+    def versions_defined(self) -> dict[str, str]:
+        """The highest version provided of ``GLIBCXX`` and ``CXXABI`` (SHT_GNU_verdef)."""
+        best: dict[str, tuple[int, ...]] = {}
+        at = self.offset(self.tags[0x6FFFFFFC]) if 0x6FFFFFFC in self.tags else 0
+        for _ in range(min(self.tags.get(0x6FFFFFFD, 0), 4096)):
+            auxiliary, following = struct.unpack_from("<II", self.data, at + 12)
+            name = self.string(struct.unpack_from("<I", self.data, at + auxiliary)[0])
+            match = re.match(r"^(GLIBCXX|CXXABI)_(\d+(?:\.\d+)*)$", name)
+            if match:
+                best[match.group(1)] = max(best.get(match.group(1), ()), tuple(map(int, match.group(2).split("."))))
+            if not following:
+                break
+            at += following
+        return {key: ".".join(map(str, version)) for key, version in best.items()}
+
     def undefined(self) -> list[bytes]:
         """Names of undefined, non-weak torch symbols."""
         if 6 not in self.tags or 5 not in self.tags:
@@ -1792,6 +1807,7 @@ def constant_sections(elf: Elf) -> list[tuple[int, int]]:
 C_RUNTIME = re.compile(
     r"^(?:lib(?:c|m|dl|rt|util|pthread|resolv|gcc_s|stdc\+\+|crypt|anl)\.so|ld-linux|ld64|linux-vdso|libc\.musl)"
 )
+CXX_LIBRARY = "libstdc++.so.6"
 TORCH_LIBRARIES = ("c10", "torch_cpu", "torch_python", "torch", "c10_cuda", "torch_cuda", "c10_hip", "torch_hip")
 MACHINES = {3: "i386", 40: "arm", 62: "x86_64", 183: "aarch64", 21: "ppc64le", 22: "s390x", 243: "riscv64"}
 
@@ -1840,8 +1856,12 @@ class Loader:
             items = [item.replace("${ORIGIN}", origin).replace("$ORIGIN", origin) for item in text.split(":") if item]
             return [os.path.normpath(item) for item in items]
 
-        steps = [("rpath", [] if elf.runpath else expand(elf.rpath) + self.interpreter)]
-        steps += [("LD_LIBRARY_PATH", self.environment), ("runpath", expand(elf.runpath))]
+        before = [] if elf.runpath else expand(elf.rpath) + self.interpreter
+        return self.seek(soname, before, expand(elf.runpath))
+
+    def seek(self, soname: str, before: list[str], after: list[str]) -> dict[str, Any]:
+        """`find` for a file with these run paths: what comes before LD_LIBRARY_PATH, and what after."""
+        steps = [("rpath", before), ("LD_LIBRARY_PATH", self.environment), ("runpath", after)]
         for by, folders in steps:
             for folder in folders:
                 if soname in self.inside(folder):
@@ -1932,6 +1952,7 @@ def read_extensions(
     conda = python is not None and os.path.isdir(os.path.join(python.base_prefix, "conda-meta"))
     loader = Loader(python.base_prefix if python and conda else None, torch, found)
     exports = TorchExports(torch, reasons)
+    cxx = out["cxx"] = cxx_library(loader)
     for location in found.locations:
         for index, where in location.natives:
             owner = location.distributions[index]["name"]
@@ -1946,7 +1967,7 @@ def read_extensions(
                 out["extensions"].append(extension)
                 continue
             try:
-                describe_extension(elf, extension, loader, exports)
+                describe_extension(elf, extension, loader, exports, cxx)
             except (struct.error, IndexError, ValueError, BadElfError):
                 extension = {"path": where, "owner": owner, "fault": "truncated or damaged"}
             finally:
@@ -1958,9 +1979,32 @@ def read_extensions(
         library.close()
 
 
-def describe_extension(elf: Elf, extension: dict[str, Any], loader: Loader, exports: TorchExports) -> None:
+def cxx_library(loader: Loader) -> dict[str, Any] | None:
+    """The C++ library of a module that says no place of its own, None where there is none."""
+    path = loader.seek(CXX_LIBRARY, loader.interpreter, []).get("path")
+    if path is None:
+        return None
+    try:
+        elf = Elf(path)
+    except BadElfError:
+        return {"path": path}
+    try:
+        return dict({key.lower(): version for key, version in elf.versions_defined().items()}, path=path)
+    except (struct.error, IndexError, ValueError, BadElfError):
+        return {"path": path}
+    finally:
+        elf.close()
+
+
+def describe_extension(
+    elf: Elf, extension: dict[str, Any], loader: Loader, exports: TorchExports, cxx: dict[str, Any] | None
+) -> None:
     """Put one file's needs into its record."""
     needed = [loader.find(soname, elf) for soname in elf.needed if not C_RUNTIME.match(soname)]
+    if CXX_LIBRARY in elf.needed:
+        own = loader.find(CXX_LIBRARY, elf)
+        if own["by"] == "nothing" or cxx is None or own["path"] != cxx["path"]:
+            needed.append(own)  # not the one that the snapshot tells the versions of
     if needed:
         extension["needed"] = needed
     for key, version in elf.versions_needed().items():

@@ -493,8 +493,8 @@ _ROWS: Final = (
         "EP403",
         "breaks",
         "libc-too-old",
-        "A compiled module needs a newer C library than the host has",
-        'The import fails: "version `GLIBC_…\' not found".',
+        "A compiled module needs a newer C or C++ library than the host has",
+        'The import fails: "version `GLIBC_…\' not found", or the same of GLIBCXX or CXXABI.',
         "Take a wheel for the older glibc, build it on this host, or use a newer base image.",
     ),
     _rule(

@@ -37,6 +37,7 @@ __all__ = [
     "ConfigValue",
     "Container",
     "Cpu",
+    "CxxLibrary",
     "Distribution",
     "Driver",
     "Extension",
@@ -204,6 +205,15 @@ class Libc(Record):
 
     family: str
     version: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CxxLibrary(Record):
+    """The C++ library (``libstdc++.so.6``) that a module without a run path gets, and the highest versions it provides."""
+
+    path: str
+    glibcxx: str | None = None
+    cxxabi: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -438,7 +448,8 @@ class Needed(Record):
 class Extension(Record):
     """A compiled module or library of a distribution, from its ELF dynamic section.
 
-    ``needed`` lists only what is *not* part of the system's C runtime. ``glibc``, ``glibcxx``, ``cxxabi`` are the
+    ``needed`` lists only what is *not* part of the system's C runtime, and the C++ library where it is not the snapshot's
+    ``cxx``. ``glibc``, ``glibcxx``, ``cxxabi`` are the
     highest versions it asks for. ``torch_symbols`` counts its undefined torch symbols; ``missing`` are those no
     torch library here exports (mangled), empty when ``torch_checked`` is False because there is no torch to look
     in. ``optional`` is, for one with an unmet need, whether its package's ``__init__`` goes on where loading it
@@ -584,6 +595,7 @@ class Snapshot(Record):
     torch: TorchBuild | None = None
     libraries: tuple[Library, ...] = ()
     extensions: tuple[Extension, ...] = ()
+    cxx: CxxLibrary | None = None
     loader: tuple[LoaderDirectory, ...] = ()
     driver: Driver | None = None
     gpus: tuple[Gpu, ...] = ()
@@ -713,6 +725,7 @@ def identity(snapshot: Snapshot) -> dict[str, object]:
             for ext in snapshot.extensions
             if ext.missing or ext.fault or any(need.by == "nothing" for need in ext.needed)
         ),
+        "cxx": snapshot.cxx and [snapshot.cxx.glibcxx, snapshot.cxx.cxxabi],
         "shared_files": sorted([list(shared.owners), shared.count] for shared in snapshot.shared_files),
         "driver": snapshot.driver and [snapshot.driver.version, snapshot.driver.cuda],
         "gpus": [[gpu.name, gpu.compute_capability, gpu.memory_mib, gpu.mig] for gpu in snapshot.gpus],

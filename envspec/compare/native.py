@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from envspec import cuda, mend
@@ -36,6 +36,10 @@ _NO_VERSIONS: Final = frozenset({"sm", "compute", "gfx", "avx", "sse", "x", "amd
 _LOADABLE: Final = re.compile(r"\.so(\.\d+)*$")
 _FOREIGN: Final = ("not a 64-bit", "it has no dynamic section")
 """Faults of files that are whole but not for this process: helpers for 32-bit programs, objects for another linker."""
+_CXX: Final = "libstdc++.so.6"
+_NEWER_CXX: Final = (
+    "Take a wheel built for an older libstdc++, or bring a newer one: that of a newer release of the system, or conda's libstdcxx-ng."
+)
 _MACHINES: Final = {"amd64": "x86_64", "arm64": "aarch64"}
 
 
@@ -133,10 +137,21 @@ def _wants(host: Host, extension: Extension) -> str | None:
         return some(absent, 2)
     if extension.torch_checked and extension.missing:
         return f"{_count(extension.missing)} that torch does not export"
-    libc = host.snapshot.libc
-    have = cuda.version(libc.version) if libc is not None and libc.family == "glibc" else None
-    needed = cuda.version(extension.glibc)
-    return f"GLIBC_{extension.glibc}" if have is not None and needed is not None and needed > have else None
+    return next((symbol for symbol, _, _ in _too_old(host, extension)), None)
+
+
+def _too_old(host: Host, extension: Extension) -> Iterator[tuple[str, str, str]]:
+    """Symbol versions that a module asks for and the C or C++ library here lacks: the version, the library, what it has."""
+    libc, cxx = host.snapshot.libc, host.snapshot.cxx
+    if libc is None or libc.family != "glibc":
+        return
+    asked = [("GLIBC", extension.glibc, "glibc", libc.version)]
+    if cxx is not None and all(need.soname != _CXX for need in extension.needed):
+        asked += [("GLIBCXX", extension.glibcxx, cxx.path, cxx.glibcxx), ("CXXABI", extension.cxxabi, cxx.path, cxx.cxxabi)]
+    for name, text, library, provided in asked:
+        needed, have = cuda.version(text), cuda.version(provided)
+        if needed is not None and have is not None and needed > have:
+            yield f"{name}_{text}", library, f"{provided}"
 
 
 def _unfit(out: Collector, host: Host, owner: str, variants: Sequence[Extension]) -> None:
@@ -198,18 +213,22 @@ def _machine(out: Collector, host: Host, owner: str, extensions: Sequence[Extens
 
 
 def _libc(out: Collector, host: Host, owner: str, extensions: Sequence[Extension]) -> None:
-    libc = host.snapshot.libc
-    if libc is None or libc.family != "glibc":
-        return
-    have = cuda.version(libc.version)
-    needs = [(needed, item) for item in extensions if (needed := cuda.version(item.glibc)) is not None]
-    if have is None or not needs:
-        return
-    most, extension = max(needs, key=lambda pair: pair[0])
-    if most > have:
-        what = f"{_title(host, owner)}: {_base(extension)} needs GLIBC_{extension.glibc}, this host has glibc {libc.version}"
-        evidence = {"expected": extension.glibc, "found": libc.version}
-        out.add("EP403", owner, [host.label], what, row=_row(owner), evidence=evidence)
+    highest: dict[str, tuple[str, str, str, Extension]] = {}
+    for extension in extensions:
+        for symbol, library, have in _too_old(host, extension):
+            name, _, version = symbol.partition("_")
+            known = highest.get(name)
+            if known is None or (cuda.version(version) or ()) > (cuda.version(known[0]) or ()):
+                highest[name] = (version, library, have, extension)
+    # A library that is too old lacks both of its families: the first says it.
+    for name in ("GLIBC", "GLIBCXX" if "GLIBCXX" in highest else "CXXABI"):
+        if name not in highest:
+            continue
+        version, library, have, extension = highest[name]
+        here = f"this host has glibc {have}" if name == "GLIBC" else f"{library} has {name}_{have}"
+        what = f"{_title(host, owner)}: {_base(extension)} needs {name}_{version}, {here}"
+        evidence: dict[str, Json] = {"expected": version, "found": have}
+        out.add("EP403", owner, [host.label], what, row=_row(owner), fix=None if name == "GLIBC" else _NEWER_CXX, evidence=evidence)
 
 
 def _needed(out: Collector, host: Host, owner: str, extensions: Sequence[Extension], optional: bool) -> None:

@@ -18,6 +18,7 @@ from envspec.snapshot import (
     ConfigValue,
     Container,
     Cpu,
+    CxxLibrary,
     Distribution,
     Driver,
     Extension,
@@ -687,6 +688,20 @@ def needs_a_newer_glibc(tmp_path: Path) -> Case:
         [host(snap("a", dist("flash-attn", "2.8.3"), extensions=(module,), libc=Libc(family="glibc", version="2.31")))],
         [("EP403", "flash-attn", "a")],
         ["GLIBC_2.32", "2.31"],
+    )
+
+
+@case
+def needs_a_newer_cxx_library(tmp_path: Path) -> Case:
+    """Both of its families are too old: one finding. A module that finds a library of its own says nothing."""
+    own = Needed(soname="libstdc++.so.6", by="runpath", path="/opt/own/libstdc++.so.6")
+    modules = (ext("flash-attn", glibcxx="3.4.32", cxxabi="1.3.15"), ext("bundled", glibcxx="3.4.99", needed=(own,)), ext("older", glibcxx="3.4.29"))
+    cxx = CxxLibrary(path="/usr/lib/x86_64-linux-gnu/libstdc++.so.6", glibcxx="3.4.30", cxxabi="1.3.13")
+    return Case(
+        [host(snap("a", *(dist(name, "1.0") for name in ("flash-attn", "bundled", "older")), extensions=modules, cxx=cxx, libc=Libc(family="glibc", version="2.36")))],
+        [("EP403", "flash-attn", "a")],
+        ["GLIBCXX_3.4.32", "/usr/lib/x86_64-linux-gnu/libstdc++.so.6 has GLIBCXX_3.4.30"],
+        mends="libstdcxx-ng",
     )
 
 

@@ -224,6 +224,22 @@ def test_library_of_another_cuda(site: Path) -> None:
     assert "CUDA 12.8" in finding.fix
 
 
+def test_newer_cxx_library(site: Path) -> None:
+    versions = {"libstdc++.so.6": ["GLIBCXX_3.4.11", "GLIBCXX_3.4.999", "CXXABI_1.3"]}
+    install(site, "fast", "1.0", {"fast/_core.abi3.so": elf(versions=versions, needed=["libstdc++.so.6"])})
+    beside = elf(versions=versions, needed=["libstdc++.so.6"], runpath="$ORIGIN")
+    install(site, "own", "1.0", {"own/_core.abi3.so": beside, "own/libstdc++.so.6": elf()})
+    snapshot = capture(site, "a")
+    cxx = snapshot.cxx
+    assert cxx is not None
+    names = re.findall(rb"\0GLIBCXX_([\d.]+)\0", Path(cxx.path).read_bytes().replace(b"\0", b"\0\0"))
+    numbers = [tuple(map(int, name.decode().split("."))) for name in names]
+    assert cxx.glibcxx == ".".join(map(str, max(numbers)))
+    report = judge(snapshot)
+    assert codes(report) == [("EP403", "fast")]
+    assert "GLIBCXX_3.4.999" in report.findings[0].what
+
+
 def test_newer_glibc(site: Path) -> None:
     module = elf(versions={"libc.so.6": ["GLIBC_2.17", "GLIBC_2.99"]}, needed=["libc.so.6"])
     install(site, "fast", "1.0", {"fast/_core.abi3.so": module})

@@ -84,8 +84,9 @@ def test_elf_files(cut: int, edits: list[tuple[int, int]]) -> None:
         except probe.BadElfError:
             return
         try:
-            probe.describe_extension(read, {"path": "x", "owner": "x"}, loader, probe.TorchExports(None, []))
+            probe.describe_extension(read, {"path": "x", "owner": "x"}, loader, probe.TorchExports(None, []), None)
             read.open_exports()
+            read.versions_defined()
             read.exports(b"a", probe.gnu_hash(b"a"))
             probe.constant_sections(read)
         except (probe.BadElfError, IndexError, ValueError, probe.struct.error):
