@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import io
 import shutil
 import sys
@@ -20,6 +21,7 @@ from envspec.hosts import CaptureOptions, Host, open_host, parse_host
 from envspec.hosts.docker import ImageHost, unpack_metadata
 from tests.envspec.build import torch_files, wheel_files
 from tests.envspec.engine import BASE, PREFIX, containers_of
+from tests.envspec.peers import of_pip, of_uv, ours, uv
 
 ECHO = "import sys\ndef main(request):\n    return [request, sys.version_info[0]]\n"
 
@@ -219,6 +221,41 @@ def test_a_running_container(engine: Any) -> None:
         assert host(f"container:{PREFIX}-running#/usr/bin/python3").run_python(ECHO, 1, 60) == [1, 3]
         with pytest.raises(CaptureError, match=r"no python at /nowhere|nowhere"):
             host(f"container:{PREFIX}-running#/nowhere").run_python(ECHO, 1, 60)
+    finally:
+        container.remove(force=True)
+
+
+@pytest.mark.docker
+def test_the_list_in_a_container_and_its_image_is_that_of_pip_and_uv(engine: Any) -> None:
+    """pip and uv are put beside the environment, not into it, and asked inside the container."""
+
+    def said(*command: str) -> str:
+        code, text = container.exec_run([*command], environment={"PYTHONPATH": "/opt/peers"}, demux=True)
+        assert code == 0, text
+        return (text[0] or b"").decode()
+
+    pip = Path(str(importlib.metadata.distribution("pip").locate_file("pip")))
+    peers = {f"peers/pip/{path.relative_to(pip)}": path.read_bytes() for path in pip.rglob("*.py")}
+    peers["peers/uv"] = Path(uv()).read_bytes()
+    container = engine.containers.run(BASE, ["sleep", "300"], detach=True, name=f"{PREFIX}-listed")
+    try:
+        assert container.exec_run(["python3", "-m", "venv", "--without-pip", "/opt/env"]).exit_code == 0
+        site = said("/opt/env/bin/python", "-c", "import sysconfig; print(sysconfig.get_path('purelib'), end='')")
+        files = {**wheel_files("alpha", "1.0", {"alpha/__init__.py": b""}), **wheel_files("Beta.Kit", "2.0.1", {"beta_kit.py": b""})}
+        assert container.put_archive("/opt", tar(peers))
+        said("chmod", "+x", "/opt/peers/uv")
+        container.put_archive(site, tar(files))
+        for place, python in (("", "/usr/bin/python3"), ("#/opt/env", "/opt/env/bin/python")):
+            snapshot = host(f"container:{PREFIX}-listed{place}").snapshot(CaptureOptions())
+            listed, markers = of_pip(said(python, "-m", "pip", "inspect"))
+            assert (ours(snapshot), dict(snapshot.markers)) == (listed, markers)
+            assert of_uv(said("/opt/peers/uv", "pip", "list", "--format", "json", "--python", python)) <= listed
+        assert len(listed) == 2
+        image = container.commit(repository=f"{PREFIX}-listed")
+        try:
+            assert ours(host(f"image:{PREFIX}-listed#/opt/env").snapshot(CaptureOptions())) == listed
+        finally:
+            engine.images.remove(image.id, force=True)
     finally:
         container.remove(force=True)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from pathlib import Path
 
@@ -12,7 +13,9 @@ from envspec.capture import capture_all
 from envspec.errors import CaptureError, UsageError
 from envspec.hosts import CaptureOptions, Host, open_host, parse_host
 from envspec.hosts.ssh import SshHost, quote_remote_path
+from tests.envspec.build import check_call
 from tests.envspec.conftest import SshServer, world_readable_python
+from tests.envspec.peers import of_pip, of_uv, ours, uv
 
 pytestmark = pytest.mark.ssh
 
@@ -32,6 +35,14 @@ def test_a_venv_named_below_the_home_is_captured_through_noise(ssh: SshServer) -
     assert snapshot.interpreter is not None
     assert snapshot.interpreter.executable == python
     assert [name for name, section in snapshot.sections.items() if section.status != "ok"] == ["deep"]
+
+
+def test_the_list_of_each_account_is_that_of_pip_and_uv(ssh: SshServer) -> None:
+    for alias in ("gpu-a", "gpu-b"):
+        python = f"{ssh.homes[alias]}/env one/bin/python3"
+        snapshot = host(f"{alias}:{python}").snapshot(CaptureOptions())
+        assert (ours(snapshot), dict(snapshot.markers)) == of_pip(check_call(sys.executable, "-m", "pip", "--python", python, "inspect"))
+        assert ours(snapshot) == of_uv(check_call(uv(), "pip", "list", "--format", "json", "--python", python))
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="the accounts' homes are theirs only when the tests may create accounts")

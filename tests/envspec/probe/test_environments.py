@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import json
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -13,11 +12,11 @@ from pathlib import Path
 
 import pytest
 from packaging.markers import default_environment
-from packaging.utils import canonicalize_name
 
 from envspec.hosts import CaptureOptions, open_host, parse_host
 from envspec.snapshot import Snapshot
 from tests.envspec.build import bare_venv, check_call, install, make_wheel, python_env
+from tests.envspec.peers import of_pip, of_uv, ours, uv
 
 WHEELS = {
     "alpha": ("1.0", {"alpha/__init__.py": b"", "alpha/part/__init__.py": b"", "alpha/loose.py": b""}, []),
@@ -29,13 +28,6 @@ TOOLS = ["venv-pip", "virtualenv-pip", "uv", "conda-layout", "debian"]
 
 def wheels(folder: Path) -> list[Path]:
     return [make_wheel(folder, name, version, files, requires=requires) for name, (version, files, requires) in WHEELS.items()]
-
-
-def uv() -> str:
-    found = shutil.which("uv") or str(Path(sys.executable).with_name("uv"))
-    if not Path(found).exists():
-        pytest.skip("uv is not installed")
-    return found
 
 
 def make(tool: str, folder: Path) -> Path:
@@ -79,18 +71,14 @@ def capture(python: Path, **options: object) -> Snapshot:
 def test_the_list_is_that_of_pip_and_uv(tool: str, environments: Callable[[str], Path]) -> None:
     python = environments(tool)
     snapshot = capture(python)
-    ours = {(dist.name, dist.version) for dist in snapshot.distributions if dist.shadowed_by is None}
     pip = subprocess.run(
         [sys.executable, "-m", "pip", "--python", str(python), "inspect"], capture_output=True, text=True, env=python_env(), check=False
     )
     if pip.returncode == 0:
-        report = json.loads(pip.stdout)
-        assert ours == {(canonicalize_name(item["metadata"]["name"]), item["metadata"]["version"]) for item in report["installed"]}
-        assert dict(snapshot.markers) == report["environment"]
-    listed = json.loads(check_call(uv(), "pip", "list", "--format", "json", "--python", python))
-    theirs = {(canonicalize_name(item["name"]), item["version"]) for item in listed}
+        assert (ours(snapshot), dict(snapshot.markers)) == of_pip(pip.stdout)
+    theirs = of_uv(check_call(uv(), "pip", "list", "--format", "json", "--python", python))
     # uv looks at one directory only, which on Debian is not the one that dpkg fills.
-    assert theirs <= ours if tool == "debian" else theirs == ours
+    assert theirs <= ours(snapshot) if tool == "debian" else theirs == ours(snapshot)
     assert snapshot.section("distributions").status == "ok"
 
 
