@@ -14,6 +14,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 from envspec.errors import UsageError
+from envspec.files import real
 from envspec.locking.environments import PLATFORM, Platform
 from envspec.locks.requirements import logical_lines
 
@@ -83,16 +84,21 @@ def read_inputs(files: Sequence[Path], platform: Platform) -> Inputs:
     """
     requirements: list[Input] = []
     constraints: list[Input] = []
+    read: set[tuple[Path, bool]] = set()
     for file in files:
-        _read(file, requirements, constraints, ())
+        _read(file, requirements, constraints, (), read)
     if not requirements:
         raise UsageError(f"{files[0]} asks for no package; write what the stack needs, one requirement a line")
     return Inputs(requirements=tuple(requirements), constraints=tuple(constraints), platform=platform)
 
 
-def _read(file: Path, into: list[Input], constraints: list[Input], above: tuple[Path, ...]) -> None:
-    if file.resolve() in above:
+def _read(file: Path, into: list[Input], constraints: list[Input], above: tuple[Path, ...], read: set[tuple[Path, bool]]) -> None:
+    place = real(file)
+    if place in above:
         raise UsageError(f"{file} includes itself")
+    if (place, into is constraints) in read:
+        return
+    read.add((place, into is constraints))
     try:
         text = file.read_text(encoding="utf-8-sig")
     except OSError as error:
@@ -102,7 +108,8 @@ def _read(file: Path, into: list[Input], constraints: list[Input], above: tuple[
     for number, line in logical_lines(text):
         include = _INCLUDE.fullmatch(line)
         if include:
-            _read(file.parent / include[2], constraints if include[1] in ("-c", "--constraint") else into, constraints, (*above, file.resolve()))
+            included = constraints if include[1] in ("-c", "--constraint") else into
+            _read(file.parent / include[2], included, constraints, (*above, place), read)
             continue
         if line.startswith("-"):
             option = re.split(r"[ =]", line, maxsplit=1)[0]

@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 
 from envspec.locking.check import check, check_wheel, load_stack_lock
+from envspec.locking.environments import Platform
 from envspec.locking.errors import ResolutionError
+from envspec.locking.inputs import read_inputs
 from envspec.locking.roles import declared
 from envspec.locking.uv import explain, find_uv
 from envspec.locks import load_lock, load_role_locks
@@ -259,6 +261,20 @@ class TestUnsolved:
         assert (code, out) == (2, "")
         assert words in err
         assert err.count("\n") == 1
+
+    def test_an_include_that_is_a_link_to_itself(self, demo: Index, run: Run) -> None:
+        demo.stack("alpha\n-r loop.in\n")
+        (demo.stacks / "small" / "loop.in").symlink_to("loop.in")
+        code, out, err = run("lock")
+        assert (code, out, err.count("\n")) == (2, "", 1)
+        assert "cannot read " in err
+
+    def test_a_file_that_many_include_is_read_once(self, tmp_path: Path) -> None:
+        (tmp_path / "0.in").write_text("alpha\n")
+        for number in range(1, 40):
+            (tmp_path / f"{number}.in").write_text(f"-r {number - 1}.in\n" * 2)
+        made = read_inputs([tmp_path / "39.in"], Platform(python=("3.12",), glibc="2.35"))
+        assert [str(item) for item in made.requirements] == ["alpha"]
 
     def test_no_input_at_all(self, demo: Index, run: Run) -> None:
         demo.stack("# nothing\n")
