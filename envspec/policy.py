@@ -1,14 +1,14 @@
 """What a spec and a baseline do to findings: other severities, ignores with an end date, accepted fingerprints.
 
 ``apply`` is idempotent and may run over any list of findings; ``audit`` reports entries that have expired or match nothing,
-and is told which families were looked for, so that an ignore for preflight is not called unused by a diff.
+and is told what was looked for, so that an ignore for preflight is not called unused by a diff.
 """
 
 from __future__ import annotations
 
 import fnmatch
 import json
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
@@ -17,7 +17,7 @@ from typing import Final
 from envspec.errors import UsageError
 from envspec.findings import Finding, Location, sort_findings
 from envspec.json import read_json
-from envspec.rules import FAMILIES, finding
+from envspec.rules import finding
 from envspec.spec import Ignore, Spec
 
 __all__ = ["BASELINE_SCHEMA", "Baseline", "accepting", "apply", "audit", "load_baseline"]
@@ -104,13 +104,14 @@ def audit(
     *,
     roles: Mapping[str, str | None] | None = None,
     today: date | None = None,
-    families: Collection[str] = tuple(FAMILIES),
+    looked: Callable[[str, str], bool] = lambda code, subject: True,
     differences: Collection[int] = (),
 ) -> tuple[Finding, ...]:
     """Findings about the spec and baseline themselves.
 
     Args:
-        families: which families (``EP2``) were looked for; entries for others are left alone.
+        looked: whether findings of a code (or family, ``EP2``) about a subject, which may be a pattern, were looked for; entries
+            for others are left alone.
         differences: indexes of ``spec.declared`` that covered a difference.
     """
     day = today or date.today()
@@ -119,7 +120,7 @@ def audit(
     out: list[Finding] = []
     if spec is not None:
         for ignore in spec.ignores:
-            if ignore.code[:3] not in families:
+            if not looked(ignore.code, ignore.subject):
                 continue
             place = Location(file=spec.path, line=ignore.line)
             used = [item for item in known if _matches(ignore, item, of)]
@@ -128,7 +129,7 @@ def audit(
                 out.append(finding("EP905", str(ignore), (), what, location=place))
             elif not used:
                 out.append(finding("EP906", str(ignore), (), f"the ignore of {ignore} matches nothing", location=place))
-        if "EP2" in families:
+        if looked("EP2", "*"):
             for index, declared in enumerate(spec.declared):
                 if index not in differences:
                     place = Location(file=spec.path, line=declared.line)
@@ -136,13 +137,19 @@ def audit(
                     out.append(finding("EP906", str(declared), (), what, location=place))
     if baseline is not None:
         present = {item.fingerprint for item in known}
-        gone = {key: text for key, text in baseline.accepted.items() if key not in present and text[:3] in families}
+        gone = {key: text for key, text in baseline.accepted.items() if key not in present and looked(*_about(text))}
         if gone:
             first = sorted(gone.values())[0]
             more = f" and {len(gone) - 1} more" if len(gone) > 1 else ""
             what = f"{len(gone)} accepted findings no longer occur: {first}{more}"
             out.append(finding("EP907", Path(baseline.path).name, (), what, location=Location(file=baseline.path)))
     return tuple(out)
+
+
+def _about(accepted: str) -> tuple[str, str]:
+    """Code and subject of a baseline's line of text, as `accepting` writes it."""
+    code, _, rest = accepted.partition(" ")
+    return code, rest.partition(" on ")[0]
 
 
 def _current(ignore: Ignore, day: date) -> bool:

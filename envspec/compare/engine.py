@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import fnmatch
+import functools
 import hashlib
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from datetime import date
 from typing import Final
 
@@ -27,7 +29,6 @@ from envspec.findings import (
 )
 from envspec.locks import ResolvedLock, RoleLock, Target
 from envspec.policy import Baseline
-from envspec.rules import FAMILIES
 from envspec.snapshot import Section
 from envspec.spec import Spec
 
@@ -106,14 +107,13 @@ def compare(
     machine.between_hosts(out, captured)
 
     found = [(policy.apply([item], spec, baseline, roles=roles, today=today)[0], row) for item, row in out.items()]
-    families = tuple(name for name in FAMILIES if name != "EP1")
     about = policy.audit(
         [item for item, _ in found],
         spec,
         baseline,
         roles=roles,
         today=today,
-        families=families,
+        looked=functools.partial(_looked, packages.verified(captured)),
         differences=out.used_declarations,
     )
     about = policy.apply(about, spec, baseline, roles=roles, today=today)
@@ -283,6 +283,13 @@ def _led(groups: Sequence[Group]) -> list[int | None]:
 
 def _worst(findings: Sequence[Finding]) -> Severity:
     return min((item.severity for item in findings), key=SEVERITIES.index, default="noise")
+
+
+def _looked(verified: Collection[str], code: str, subject: str) -> bool:
+    """Whether a comparison looks for findings of a code about a subject: imports are preflight's, and files only read with --deep."""
+    if code in packages.OF_FILES:
+        return any(fnmatch.fnmatchcase(name, subject.lower()) for name in verified)
+    return not code.startswith("EP1")
 
 
 def _names(key: Key, hosts: Sequence[Host]) -> tuple[str, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -26,11 +26,13 @@ from envspec.variants import (
 )
 
 __all__ = [
+    "OF_FILES",
     "against_spec",
     "between_hosts",
     "declared_requirements",
     "facts",
     "installed_files",
+    "verified",
 ]
 
 INSTALLERS: Final = frozenset({"pip", "setuptools", "uv", "virtualenv", "wheel"})
@@ -250,6 +252,15 @@ def against_spec(out: Collector, host: Host, spec: Spec | None, hosts: Sequence[
         fix = mend.install(host.snapshot, [f"{name}{policy}"], dist=dist)
         evidence = {"expected": str(policy), "found": dist.version}
         out.add("EP218", name, [host.label], what, row=row_of(name), fix=fix, evidence=evidence)
+
+
+OF_FILES: Final = frozenset({"EP208", "EP209"})
+"""Codes that only a verification of the installed files gives."""
+
+
+def verified(hosts: Iterable[Host]) -> frozenset[str]:
+    """The distributions whose files were held against their RECORD on some host."""
+    return frozenset(name for host in hosts for name, dist in host.installed.items() if dist.verification is not None)
 
 
 def installed_files(out: Collector, host: Host) -> None:

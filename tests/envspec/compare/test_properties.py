@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from envspec import policy
 from envspec.compare import LabelledSnapshot, compare
 from envspec.errors import UsageError
 from envspec.findings import Report, json_schema
@@ -199,6 +200,17 @@ def test_a_host_with_changed_files_is_no_group_with_the_others(tmp_path: Path) -
 def test_a_change_of_files_hides_no_difference_of_versions() -> None:
     report = compare([verified("a", None), verified("b", None), verified("m", PATCHED, "2.0")])
     assert [(item.code, item.hosts) for item in report.findings] == [("EP203", ("m",)), ("EP208", ("m",))]
+
+
+def test_what_is_accepted_of_files_is_called_unused_only_where_they_were_read(tmp_path: Path) -> None:
+    (tmp_path / "envspec.yaml").write_text("ignore:\n  - {code: EP208, subject: 's*', reason: patched}\n")
+    spec = load_spec(tmp_path / "envspec.yaml")
+    patched = verified("a", Verification(checked=9, faults=(FileFault(path="six.py", fault="modified", found="sha256:1"),)))
+    baseline = policy.accepting(compare([patched]).findings, "baseline.json")
+    assert len(baseline.accepted) == 1
+    for other, unused in ((None, []), (Verification(checked=9), ["EP906", "EP907"])):
+        report = compare([verified("a", other)], spec=spec, baseline=baseline)
+        assert [item.code for item in report.findings if item.code.startswith("EP90")] == unused
 
 
 def test_an_extension_that_is_gone_is_told_once_with_and_without_a_verification() -> None:
