@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import signal
 import sys
 import threading
@@ -61,6 +62,12 @@ def _given(text: str) -> str:
     return text
 
 
+def _variable(text: str) -> str:
+    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*\*?", text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not the name of an environment variable, or the beginning of some with a * behind it")
+    return text
+
+
 _REPORT_FORMATS = tuple(RENDERERS)
 
 OPTIONS: Mapping[str, Option] = {
@@ -86,6 +93,7 @@ OPTIONS: Mapping[str, Option] = {
     "no-preflight": _option("--no-preflight", dest="preflight", action="store_false", help="leave out the scripts that the spec names for the roles"),
     # How to read.
     "deep": _option("--deep", action="append", default=[], nargs="?", metavar="=NAME", help="verify the files of every distribution, or with --deep=NAME of that one, against RECORD"),
+    "record": _option("--variable", dest="recorded", action="append", default=[], type=_variable, metavar="NAME", help="record this environment variable too, or with NAME* those that begin so"),
     "timeout": _option("--timeout", type=float, default=60.0, metavar="SECONDS", help="how long to wait for a host (default: 60)"),
     "image-timeout": _option("--timeout", type=float, default=1800.0, metavar="SECONDS", help="how long the snapshot of one image may take (default: 1800)"),
     "jobs": _option("--jobs", type=int, metavar="N", help="how many hosts to read at once (default: 32)"),
@@ -161,11 +169,11 @@ _SHOWING = ("baseline", "write-baseline", "format", "output", "verbose")
 _JUDGING = (*_SHOWING, "fail-on")
 
 COMMANDS = (
-    Command("capture", "read hosts into snapshots", ("hosts", "save", "deep", *_READING)),
+    Command("capture", "read hosts into snapshots", ("hosts", "save", "deep", "record", *_READING)),
     Command(
         "diff",
         "compare hosts with each other and with locks",
-        ("hosts", "lock", "reference", "deep", "no-preflight", *_READING, *_JUDGING),
+        ("hosts", "lock", "reference", "deep", "record", "no-preflight", *_READING, *_JUDGING),
     ),
     Command(
         "preflight",

@@ -2839,6 +2839,7 @@ def answer(request: dict[str, Any], sections: Sections, started: float) -> dict[
         "cwd": working_directory(),
         "salt_id": hashlib.sha256(salt.encode("utf-8")).hexdigest()[:12] if salt else None,
         "deep": list(request.get("deep") or ()),
+        "variables": list(request.get("variables") or ()),
     }
     document: dict[str, Any] = {"schema": SCHEMA, "capture": capture, "sections": sections.status}
     document.update(found)

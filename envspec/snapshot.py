@@ -153,7 +153,8 @@ class Capture(Record):
     ``label`` is the name used in reports, ``target`` the host as written on the command line, ``python`` the
     interpreter asked for. ``noise`` is a sample of what the host's login printed outside the frame. ``salt_id``
     names the salt of the redacted values' hashes: those of two snapshots can be compared only when their salt ids
-    are equal. ``deep`` lists the distributions asked for with ``--deep``, ``["*"]`` for all.
+    are equal. ``deep`` lists the distributions asked for with ``--deep``, ``["*"]`` for all. ``variables`` lists the
+    environment variables recorded besides those that always are, by name or ``PREFIX_*``.
     """
 
     label: str
@@ -168,6 +169,7 @@ class Capture(Record):
     noise: str | None = None
     salt_id: str | None = None
     deep: tuple[str, ...] = ()
+    variables: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
 

@@ -168,7 +168,8 @@ def options(arguments: argparse.Namespace) -> CaptureOptions:
     if arguments.jobs is not None and arguments.jobs < 1:
         raise UsageError(f"--jobs {arguments.jobs}: give a number of at least 1")
     deep = tuple(dict.fromkeys(getattr(arguments, "deep", [])))
-    return CaptureOptions(timeout=arguments.timeout, deep=("*",) if "*" in deep else deep)
+    variables = tuple(dict.fromkeys(getattr(arguments, "recorded", [])))
+    return CaptureOptions(timeout=arguments.timeout, deep=("*",) if "*" in deep else deep, variables=variables)
 
 
 def check_timeout(seconds: float, least: float = 0.0) -> None:

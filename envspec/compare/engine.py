@@ -299,6 +299,8 @@ def _names(key: Key, hosts: Sequence[Host]) -> tuple[str, ...]:
 
 
 def _known(host: Host, key: Key) -> bool:
+    if key[0] == "variable" and not variables.recorded(host, key[1]):
+        return False
     section = _HOST_SECTIONS.get(key[1]) if key[0] == "host" else _SECTIONS.get(key[0])
     return host.snapshot.known(section) if section is not None else True
 

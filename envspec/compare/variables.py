@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import fnmatch
 import re
 from collections.abc import Hashable, Sequence
 from typing import Final
 
 from envspec.compare.model import Collector, Fact, Host, Key, Split, joined
 
-__all__ = ["between_hosts", "classify", "each", "facts"]
+__all__ = ["between_hosts", "classify", "each", "facts", "recorded"]
 
 _NUMERICS: Final = re.compile(
     r"^(NVIDIA_TF32_OVERRIDE|TORCH_ALLOW_TF32_CUBLAS_OVERRIDE|CUBLAS(LT)?_WORKSPACE_.*|CUDNN_.*|TORCH_CUDNN_.*|"
@@ -88,6 +89,13 @@ def each(out: Collector, host: Host) -> None:
             out.add("EP706", name, [host.label], what, evidence={"found": value}, row=row, fix=f"unset {name}")
 
 
+def recorded(host: Host, name: str) -> bool:
+    """Whether a capture takes down this variable where it is set: not being there is then not being set."""
+    from envspec.probe import VARIABLES  # large, and seldom asked
+
+    return bool(VARIABLES.match(name)) or any(fnmatch.fnmatchcase(name, each) for each in host.snapshot.capture.variables)
+
+
 def facts(host: Host) -> dict[Key, Fact]:
     """Every variable that can matter, by its current name; a redacted one by its salted hash."""
     out: dict[Key, Fact] = {}
@@ -107,13 +115,15 @@ def between_hosts(out: Collector, hosts: Sequence[Host]) -> None:
     """Variables that differ, or are set on some hosts only."""
     read = [host for host in hosts if host.snapshot.known("environment")]
     tables = {host.label: facts(host) for host in read}
+    by_label = {host.label: host for host in read}
     salts = {host.label: host.snapshot.capture.salt_id for host in read}
     for key in sorted({key for table in tables.values() for key in table}):
-        if len({table.get(key) for table in tables.values()}) == 1:
+        told = {label: table for label, table in tables.items() if key in table or recorded(by_label[label], key[1])}
+        if len({table.get(key) for table in told.values()}) == 1:
             continue
         values: dict[str, Hashable] = {}
         secret = False
-        for label, table in tables.items():
+        for label, table in told.items():
             if (label, key) in out.covered:
                 continue
             fact = table.get(key)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 
 from envspec.capture import capture_all, with_salt
+from envspec.cli import main
 from envspec.errors import CaptureError
 from envspec.hosts import CaptureOptions, Host
 from envspec.hosts.local import LocalHost
-from envspec.snapshot import Capture, Snapshot
+from envspec.snapshot import Capture, Snapshot, load
 
 
 class Fake(Host):
@@ -67,3 +69,21 @@ def test_all_share_one_salt_that_is_never_stored(monkeypatch: pytest.MonkeyPatch
 
 def test_no_hosts_are_no_outcomes() -> None:
     assert capture_all([]) == []
+
+
+def test_a_variable_of_the_users_own_is_recorded_when_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ACME_RING", "7")
+    monkeypatch.setenv("ACME_TOKEN", "hunter2")
+    for arguments, found in (((), set()), (("--variable", "ACME_*"), {"ACME_RING", "ACME_TOKEN"}), (("--variable", "ACME_RING"), {"ACME_RING"})):
+        assert main(["capture", "local", "-o", str(tmp_path / "a.json"), *arguments]) == 0
+        text = (tmp_path / "a.json").read_text()
+        assert {name for name in load(tmp_path / "a.json").environment if name.startswith("ACME")} == found
+        assert "hunter2" not in text
+    assert load(tmp_path / "a.json").capture.variables == ("ACME_RING",)
+
+
+@pytest.mark.parametrize("name", ["*", "A B", "A=1", "1A", ""])
+def test_what_is_no_name_of_a_variable_is_refused(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["capture", "local", f"--variable={name}"])
+    assert "Traceback" not in capsys.readouterr().err
