@@ -201,9 +201,10 @@ class Tally:
     def __str__(self) -> str:
         precision = self.right / self.said if self.said else 1.0
         recall = self.right / self.real if self.real else 1.0
+        before = sum(item["static"] is not None and item["real"] is None and item["error"] is not None for item in self.wrong)
         return (
             f"{self.modules} verdicts, {self.real} really fail on a name, {self.said} said to, {self.right} agree: "
-            f"precision {precision:.4f}, recall {recall:.4f}"
+            f"precision {precision:.4f}, recall {recall:.4f}; {before} of the {len(self.wrong)} others fail before, on an error without a name"
         )
 
 
