@@ -412,13 +412,17 @@ class _Exhausted(Exception):
 
 
 class Module:
-    """A module's abstract state: the names bound so far, and whether more may be there than was seen (`open`)."""
+    """A module's abstract state: the names bound so far, and whether more may be there than was seen.
+
+    That is any name (`open`), or any with one of these beginnings (`prefixes`).
+    """
 
     def __init__(self, name: str, spec: Spec) -> None:
         self.name = name
         self.spec = spec
         self.names: Dict[str, Any] = {}
         self.open = spec.kind not in ("source", "namespace")
+        self.prefixes: Tuple[str, ...] = ()
         self.children_open = spec.kind in ("opaque", "extension")  # an extension may register submodules itself
         self.made: Set[str] = set()  # submodules that its code puts into sys.modules itself
         self.locations = spec.locations
@@ -430,6 +434,10 @@ class Module:
         self.loose: Dict[str, Optional[Module]] = {}  # of those, what it met in another state than each has by itself
         self.bound: Optional[Set[str]] = None
         self.path_roots: Set[str] = set()  # directories below which it, or what it imports, may add to sys.path
+
+    def may_hold(self, name: str) -> bool:
+        """Whether a name that was not seen may be there all the same."""
+        return self.open or name.startswith(self.prefixes)
 
     @property
     def package(self) -> str:
@@ -740,6 +748,7 @@ class Machine:
         self.frames: List[_Frame] = []
         self.steps = 0
         self.handling: List[Failed] = []
+        self.tests: List[Any] = []  # conditions, of those that nobody can know, that hold where the walk is
         self._trees: Dict[str, Any] = {} if trees is None else trees
         self._dists: Optional[Set[str]] = None
         self.path_roots: Set[str] = set()
@@ -759,6 +768,7 @@ class Machine:
         self.calls = []
         self.frames = []
         self.handling = []
+        self.tests = []
 
     # ---------------------------------------------------------------------------------------------- importing
 
@@ -946,8 +956,8 @@ class Machine:
         module.index = module.low = len(self.stack)
         self.stack.append(module)
         self.running.add(name)
-        saved = self.calls, self.frames, self.steps, self.handling, self.maybe
-        self.calls, self.frames, self.steps, self.handling, self.maybe = [], [], 0, [], 0
+        saved = self.calls, self.frames, self.steps, self.handling, self.maybe, self.tests
+        self.calls, self.frames, self.steps, self.handling, self.maybe, self.tests = [], [], 0, [], 0, []
         failed = False
         try:
             self._body_of(module)
@@ -961,7 +971,7 @@ class Machine:
                 self._settle(module)
             raise
         finally:
-            self.calls, self.frames, self.steps, self.handling, self.maybe = saved
+            self.calls, self.frames, self.steps, self.handling, self.maybe, self.tests = saved
             self.stack.pop()
             self.running.discard(name)
             if self.stack and module.low < module.index:
@@ -1138,7 +1148,7 @@ class Machine:
                 return self._load_one(full, module)
         if module.index >= 0 and self.stack:  # a module still running, met again in a cycle
             self.stack[-1].low = min(self.stack[-1].low, module.index)
-        if module.open or (module.children_open and module.locations is not None):
+        if module.may_hold(name) or (module.children_open and module.locations is not None):
             return UNKNOWN
         hook = module.names.get("__getattr__")
         if hook is not None:
@@ -1180,7 +1190,7 @@ class Machine:
                     self._set(key, value, scope)
             if listed is not None:
                 scope.module.open = True
-        if module.open or "__getattr__" in module.names and listed is None:
+        if module.open or module.prefixes or "__getattr__" in module.names and listed is None:
             scope.module.open = True
         if module.index >= 0 and self.stack:
             self.stack[-1].low = min(self.stack[-1].low, module.index)
@@ -1346,10 +1356,13 @@ class Machine:
         """One of these blocks runs and it cannot be known which: keep what holds after all of them."""
         before = dict(scope.names)
         results: List[Tuple[Optional[BaseException], Dict[str, Any]]] = []
-        for body, _ in branches:
+        for body, holds in branches:
             scope.names.clear()
             scope.names.update(before)
             self.maybe += 1
+            tests = self.tests
+            if holds and test is not None:
+                self.tests = [*tests, test]
             outcome: Optional[BaseException] = None
             try:
                 self._block(body, scope)
@@ -1357,6 +1370,7 @@ class Machine:
                 outcome = stop
             finally:
                 self.maybe -= 1
+                self.tests = tests
             results.append((outcome, dict(scope.names)))
         going = [names for outcome, names in results if outcome is None]
         outcomes = [outcome for outcome, _ in results if outcome is not None]
@@ -1632,7 +1646,7 @@ class Machine:
         known = getattr(builtins, name, None)
         if isinstance(known, type):
             return known
-        if hasattr(builtins, name) or scope.module.open or scope.kind != "module" or self.maybe:
+        if hasattr(builtins, name) or scope.module.may_hold(name) or scope.kind != "module" or self.maybe:
             return UNKNOWN
         # A name that no `try` of the module would bind was put there by someone else.
         if name not in _PYTHON_2 and name not in self._bound_in_try(scope.module):
@@ -1674,11 +1688,31 @@ class Machine:
             elif isinstance(owner, Native) and owner.name == "globals":
                 if isinstance(key, str) and not self.maybe:
                     owner.owner.names[key] = value
+                elif isinstance(key, str):
+                    owner.owner.names[key] = UNKNOWN
                 else:
-                    owner.owner.open = True
+                    begins = self._begins(_index(target.slice))
+                    owner.owner.prefixes += begins
+                    owner.owner.open = owner.owner.open or not begins
             elif isinstance(owner, Native) and owner.name == "sys.modules" and isinstance(key, str):
                 alias = value if isinstance(value, Module) else Module(key, Spec(key, "opaque", None, []))
                 self.loaded.setdefault(key, alias)
+
+    def _begins(self, node: Any) -> Tuple[str, ...]:
+        """How the text in a variable begins, by a condition that holds here (`name.startswith("X")`); () where none says."""
+        for test in self.tests:
+            for part in test.values if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And) else [test]:
+                called = part.func if isinstance(part, ast.Call) and len(part.args) == 1 else None
+                if not isinstance(called, ast.Attribute) or called.attr != "startswith" or not isinstance(node, ast.Name):
+                    continue
+                try:
+                    begins = ast.literal_eval(part.args[0])
+                except ValueError:
+                    continue
+                begins = begins if isinstance(begins, tuple) else (begins,)
+                if getattr(called.value, "id", None) == node.id and all(isinstance(text, str) and text for text in begins):
+                    return begins
+        return ()
 
     # ---------------------------------------------------------------------------------------------- expressions
 
@@ -1894,7 +1928,7 @@ class Machine:
         if isinstance(container, Native) and container.name == "sys.modules" and isinstance(item, str):
             return True if item in self.loaded else (False if self._nowhere(item) else UNKNOWN)
         if isinstance(container, Native) and container.name == "globals" and isinstance(item, str):
-            return True if item in container.owner.names else (UNKNOWN if container.owner.open else False)
+            return True if item in container.owner.names else (UNKNOWN if container.owner.may_hold(item) else False)
         if isinstance(container, str) and isinstance(item, str):
             return item in container
         if isinstance(container, (ListOf, DictOf)) and _constant(item):
@@ -2169,6 +2203,7 @@ class Machine:
         self.calls.append(node)
         frame = _Frame(loop=False)
         self.frames.append(frame)
+        tests, self.tests = self.tests, []
         try:
             if isinstance(node, ast.Lambda):
                 return self.ev(node.body, inner)
@@ -2189,6 +2224,7 @@ class Machine:
                 raise _Exhausted() from None
             return UNKNOWN
         finally:
+            self.tests = tests
             self.frames.pop()
             self.calls.pop()
 
@@ -2425,7 +2461,7 @@ class Machine:
         value = self._module_attribute(owner, attribute)
         present: Optional[bool] = True
         if attribute not in owner.names and value is UNKNOWN:
-            closed = not owner.open and owner.index < 0 and "__getattr__" not in owner.names
+            closed = not owner.open and not owner.prefixes and owner.index < 0 and "__getattr__" not in owner.names
             present = False if closed else None
         if name == "hasattr":
             return UNKNOWN if present is None else present

@@ -146,6 +146,14 @@ CASES: dict[str, tuple[dict[str, str], str, tuple[str, ...]]] = {
         {"a.py": "class Late:\n    def start(self):\n        if 'gone' in globals():\n            return\n        global gone\n        try:\n            import gone\n"
                  "        except ImportError as e:\n            gone = None\n            raise ImportError('needed') from e\nLate().start()\n"}, "a", (),
     ),
+    "names that begin as the others that are made": (
+        {"a.py": "import b\nto = globals()\nfor name in dir(b):\n    if name.startswith('RLIM') and name.isupper():\n        to[name] = getattr(b, name)\n", "b.py": "import sys\nexec('RLIM_X = 1')\n"},
+        "a", ("RLIM_X",),
+    ),
+    "a name that does not begin as those that are made": (
+        {"a.py": "import b\nto = globals()\nfor name in dir(b):\n    if name.startswith('RLIM') and name.isupper():\n        to[name] = getattr(b, name)\n", "b.py": "RLIM_X = OTHER = 1\n"},
+        "a", ("OTHER",),
+    ),
     "one class under two names": (
         {"a.py": "import b\nclass C:\n    @classmethod\n    def f(cls):\n        import gone\nD = C\nif D != C:\n    class C:\n        f = print\nC.f()\n", "b.py": ""}, "a", (),
     ),
