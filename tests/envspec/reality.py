@@ -57,8 +57,9 @@ def main():
             entry.update(ok=False, kind="walker", error=repr(error))
         entry["s"] = time.perf_counter() - start
         out.write(json.dumps(entry) + "\\n")
-        if resource.getrusage(resource.RUSAGE_SELF).ru_maxrss > int(sys.argv[5]):
-            break
+        with open("/proc/self/statm") as sizes:  # ru_maxrss would begin with what its parent had at most
+            if int(sizes.read().split()[1]) * resource.getpagesize() > int(sys.argv[5]) * 1024:
+                break
     out.close()
 thread = threading.Thread(target=main)
 thread.start()
