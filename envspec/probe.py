@@ -1814,6 +1814,7 @@ MACHINES = {3: "i386", 40: "arm", 62: "x86_64", 183: "aarch64", 21: "ppc64le", 2
 
 LOADERS = ("load_library", "LoadLibrary", "CDLL", "PyDLL")
 LOAD_ERRORS = ("OSError", "Exception", "BaseException")
+IMPORT_ERRORS = ("ImportError", "Exception", "BaseException")
 
 
 class Loader:
@@ -2022,32 +2023,72 @@ def describe_extension(
 
 
 def is_optional(path: str) -> bool:
-    """Whether the ``__init__.py`` beside a module loads it by its file name, and goes on where that fails."""
+    """Whether the code beside a module goes on where loading it fails: its ``__init__.py`` loads it by its file name in a
+    ``try``, or every import of it in its directory stands in one."""
     import ast
     import fnmatch
+
+    folder, name = os.path.split(path)
+    initial = parsed(os.path.join(folder, "__init__.py"))
+    if initial is not None:
+        for inside in guarded(initial, LOAD_ERRORS):
+            calls = (node.func for node in inside if isinstance(node, ast.Call))
+            loads = any((func.attr if isinstance(func, ast.Attribute) else getattr(func, "id", None)) in LOADERS for func in calls)
+            texts = (node.value for node in inside if isinstance(node, ast.Constant) and isinstance(node.value, str))
+            if loads and any(fnmatch.fnmatchcase(name, text) for text in texts if text.strip("*?")):
+                return True
+    stem = name.partition(".")[0]
+    met = False
+    try:
+        files = sorted(item for item in listing(folder) if item.endswith(".py"))[:500]
+    except UnreadableError:
+        return False
+    for file in files:
+        tree = parsed(os.path.join(folder, file), mentions=stem.encode())
+        if tree is None:
+            continue
+        safe = {id(node) for inside in guarded(tree, IMPORT_ERRORS) for node in inside}
+        for node in ast.walk(tree):
+            if isinstance(node, (ast.Import, ast.ImportFrom)) and imports(node, stem):
+                met = True
+                if id(node) not in safe:
+                    return False
+    return met
+
+
+def parsed(path: str, mentions: bytes = b"") -> Any:
+    """The syntax tree of a source file; None where there is none to read, or it does not mention a name."""
+    import ast
     import warnings
 
     try:
-        text = read_bytes(os.path.join(os.path.dirname(path), "__init__.py"), limit=1 << 20) or b""
+        text = read_bytes(path, limit=1 << 20) or b""
+        if mentions not in text:
+            return None
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the parser's opinion of somebody's escapes
-            tree = ast.parse(text)
+            return ast.parse(text)
     except (UnreadableError, SyntaxError, ValueError, RecursionError, MemoryError):
-        return False
+        return None
+
+
+def guarded(tree: Any, errors: tuple[str, ...]) -> Iterator[list[Any]]:
+    """The nodes inside each ``try`` that one of these errors does not get out of."""
+    import ast
+
     for block in ast.walk(tree):
         if not isinstance(block, ast.Try) or any(isinstance(node, ast.Raise) for handler in block.handlers for node in ast.walk(handler)):
             continue
         caught = [handler.type for handler in block.handlers]
         names = [item for kind in caught for item in (kind.elts if isinstance(kind, ast.Tuple) else [kind])]
-        if not any(item is None or (isinstance(item, ast.Name) and item.id in LOAD_ERRORS) for item in names):
-            continue
-        inside = [node for statement in block.body for node in ast.walk(statement)]
-        calls = (node.func for node in inside if isinstance(node, ast.Call))
-        loads = any((func.attr if isinstance(func, ast.Attribute) else getattr(func, "id", None)) in LOADERS for func in calls)
-        texts = (node.value for node in inside if isinstance(node, ast.Constant) and isinstance(node.value, str))
-        if loads and any(fnmatch.fnmatchcase(os.path.basename(path), text) for text in texts if text.strip("*?")):
-            return True
-    return False
+        if any(item is None or (isinstance(item, ast.Name) and item.id in errors) for item in names):
+            yield [node for statement in block.body for node in ast.walk(statement)]
+
+
+def imports(node: Any, stem: str) -> bool:
+    """Whether an import statement may be one of a module with this last name."""
+    module = (getattr(node, "module", None) or "").rpartition(".")[2]
+    return module == stem or any(alias.name.rpartition(".")[2] == stem for alias in node.names)
 
 
 def not_exported_by(names: list[bytes], needed: list[dict[str, Any]]) -> list[bytes]:

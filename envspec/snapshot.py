@@ -454,7 +454,7 @@ class Extension(Record):
     ``cxx``. ``glibc``, ``glibcxx``, ``cxxabi`` are the
     highest versions it asks for. ``torch_symbols`` counts its undefined torch symbols; ``missing`` are those no
     torch library here exports (mangled), empty when ``torch_checked`` is False because there is no torch to look
-    in. ``optional`` is, for one with an unmet need, whether its package's ``__init__`` goes on where loading it
+    in. ``optional`` is, for one with an unmet need, whether the code beside it goes on where loading it
     fails. ``fault`` says why the file could not be read as one: ``missing``, ``truncated or damaged``, ...
     """
 

@@ -269,6 +269,25 @@ def test_a_package_that_goes_on_without_its_module(site: Path, guard: str, sever
     assert next(item.severity for item in report.findings if item.code == "EP401") == severity
 
 
+@pytest.mark.parametrize(
+    ("files", "severity"),
+    [
+        ({"p/pick.py": "def pick():\n    try:\n        from p import pool as lib\n    except ImportError:\n        lib = None\n"}, "noise"),
+        ({"p/pick.py": "try:\n    import p.pool\nexcept (OSError, ImportError):\n    pass\n", "p/more.py": "try:\n    from .pool import run\nexcept Exception:\n    run = None\n"}, "noise"),
+        ({"p/pick.py": "try:\n    import p.pool\nexcept ImportError:\n    pass\n", "p/more.py": "from .pool import run\n"}, "breaks"),
+        ({"p/pick.py": "try:\n    import p.pool\nexcept ImportError as error:\n    raise RuntimeError('no pool') from error\n"}, "breaks"),
+        ({"p/pick.py": "try:\n    pass\nexcept ImportError:\n    import p.pool\n"}, "breaks"),
+        ({"p/pick.py": "pool = 1\n"}, "breaks"),
+    ],
+)
+def test_a_module_that_is_imported_with_care(site: Path, files: dict[str, str], severity: str) -> None:
+    texts = {name: text.encode() for name, text in {"p/__init__.py": "", **files}.items()}
+    install(site, "p", "1.0", {**texts, "p/pool.abi3.so": elf(needed=["libtbb.so.12"])})
+    report = judge(capture(site, "a"))
+    assert codes(report) == [("EP402", "p")]
+    assert next(item.severity for item in report.findings if item.code == "EP402") == severity
+
+
 def test_damaged_modules(site: Path) -> None:
     """One host has the whole file, one a part of it, one nothing: no two of them are the same, and the mend is named."""
     install(site, "fast", "1.0", {"fast/__init__.py": b"", "fast/_core.abi3.so": elf()})
