@@ -102,17 +102,20 @@ def _shared(out: Collector, host: Host) -> None:
             continue  # two versions of one package in one place, which its metadata's finding names
         owners = [host.installed[name] for name in shared.owners if name in host.installed]
         named = [f"{dist.name} {dist.version}" for dist in owners] or list(shared.owners)
-        what = f"{' and '.join(named)} both own {shared.paths[0] if shared.paths else 'files'}"
+        brought = "brings" if len(named) == 1 else "both bring" if len(named) == 2 else "all bring"
+        what = f"{' and '.join(named) if len(named) < 3 else some(named)} {brought} {shared.paths[0] if shared.paths else 'the same files'}"
         if shared.count > 1:
             what += f" and {shared.count - 1} more"
-        on_disk = [
-            library.version for library in host.snapshot.libraries if library.owner in shared.owners and library.version
-        ]
+        files = {path.rsplit("/", 1)[-1] for path in shared.paths}
+        on_disk = [library.version for library in host.snapshot.libraries if library.version and library.path.rsplit("/", 1)[-1] in files]
         if on_disk:
             what += f"; on disk is {on_disk[0]}"
         fix = mend.uninstall(host.snapshot, list(shared.owners))
+        if shared.same:
+            what += ", which are the same" if shared.count > 1 else ", each the same one"
+            fix = "Nothing needs to be done while they are the same."
         again = [f"{dist.name}=={dist.version}" for dist in owners[:1]]
-        if again:
+        if again and not shared.same:
             fix = f"{fix} && {mend.install(host.snapshot, again, options=['--no-deps'])} (keep the one that is needed)"
         evidence: dict[str, Json] = {"found": sorted(shared.owners), "on_disk": on_disk, "files": shared.count}
         first = sorted(shared.owners)[0]
