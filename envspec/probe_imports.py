@@ -75,10 +75,19 @@ class Spec:
         self.unseen = False  # its package has no file for it, and may make it when it runs
 
     def source(self) -> Optional[bytes]:
-        """The module's source as bytes, None where there is none to read."""
-        if self.kind != "source":
+        """The module's source as bytes, None where there is none to read.
+
+        A compiled module that has a source of its name beside it was compiled from that (mypyc, Cython), and imports what it does;
+        but `import cython` is the compiler's own, and what depends on it another thing in the compiled module.
+        """
+        if self.kind not in ("source", "extension"):
             return None
         try:
+            if self.kind == "extension":
+                folder, file = os.path.split(self.origin or "")
+                with open(os.path.join(folder, file.split(".")[0] + ".py"), "rb") as written:
+                    raw = written.read()
+                return None if b"cython" in raw else raw
             if self.loader is not None and not isinstance(self.loader, importlib.machinery.SourceFileLoader):
                 text = self.loader.get_source(self.name)
                 return None if text is None else ("# coding: utf-8\n" + text).encode("utf-8", "surrogatepass")
@@ -774,15 +783,10 @@ class Machine:
 
     def load(self, name: str) -> Module:
         """Import `name` and its parents; raises Failed."""
-        parts = name.split(".")
-        parent: Optional[Module] = None
-        for i in range(len(parts)):
-            package = ".".join(parts[: i + 1])
-            # A module that is there is taken without a look at its package, which may have failed since.
-            if name not in self.loaded or package in self.loaded:
-                parent = self._load_one(package, parent)
-        assert parent is not None
-        return parent
+        package = name.rpartition(".")[0]
+        # A module that is there is taken without a look at its package, which may have failed since.
+        parent = self.load(package) if package and (name not in self.loaded or package in self.loaded) else None
+        return self._load_one(name, parent)
 
     def _touch(self, module: Module) -> None:
         """Record that the module now running needed `module`."""

@@ -154,6 +154,9 @@ CASES: dict[str, tuple[dict[str, str], str, tuple[str, ...]]] = {
         {"a.py": "import b\nto = globals()\nfor name in dir(b):\n    if name.startswith('RLIM') and name.isupper():\n        to[name] = getattr(b, name)\n", "b.py": "RLIM_X = OTHER = 1\n"},
         "a", ("OTHER",),
     ),
+    "child of a package that fails after it": (
+        {"a/__init__.py": "try:\n    from . import b\nexcept ImportError:\n    pass\n", "a/b/__init__.py": "from . import c\nimport gone\n", "a/b/c.py": ""}, "a.b.c", (),
+    ),
     "one class under two names": (
         {"a.py": "import b\nclass C:\n    @classmethod\n    def f(cls):\n        import gone\nD = C\nif D != C:\n    class C:\n        f = print\nC.f()\n", "b.py": ""}, "a", (),
     ),
@@ -424,6 +427,16 @@ class TestEditable:
                          "_pkg_editable.pth": "import _pkg_editable\n"})  # fmt: skip
         assert asked([str(tmp_path)], "pkg.c")["status"] == "unknown"
         assert asked([str(tmp_path)], "other")["kind"] == "module"
+
+
+@pytest.mark.parametrize(("text", "status"), [("import gone\n", "fails"), ("import cython\nimport gone\n", "ok"), ("import b\n", "ok")])
+def test_a_compiled_module_beside_its_source(tmp_path: Path, text: str, status: str) -> None:
+    """mypyc leaves the source that it compiled beside the module; what Cython reads of one is not all that the module does."""
+    suffix = str(sysconfig.get_config_var("EXT_SUFFIX"))
+    write(tmp_path, {"a.py": text, f"a{suffix}": "", "b.py": ""})
+    verdict = asked([str(tmp_path)], "a")
+    assert verdict["status"] == status
+    assert verdict.get("missing") == ("gone" if status == "fails" else None)
 
 
 def test_owners_and_versions(tmp_path: Path) -> None:
