@@ -29,7 +29,7 @@ from envspec.variants import TORCH_FAMILY, locked_variant, public
 
 __all__ = ["Plan", "Step", "plan", "script_needs"]
 
-Action = Literal["install", "upgrade", "downgrade", "rebuild", "replace"]
+Action = Literal["install", "upgrade", "downgrade", "rebuild", "replace", "reinstall"]
 Tool = Literal["uv", "pip"]
 
 
@@ -37,7 +37,8 @@ Tool = Literal["uv", "pip"]
 class Step:
     """One package to install: `have` is what is there now (None for nothing), `want` what the lock says.
 
-    `rebuild` is another build of the same version, `replace` another source of it (commit, editable, file).
+    `rebuild` is another build of the same version, `replace` another source of it (commit, editable, file),
+    `reinstall` the same again where files of it are gone or changed.
     """
 
     name: str
@@ -52,6 +53,8 @@ class Step:
     def __str__(self) -> str:
         if self.have is None:
             return f"+ {self.name} {self.want}"
+        if self.action == "reinstall":
+            return f"~ {self.name} {self.have} ({self.action})"
         return f"~ {self.name} {self.have} -> {self.want} ({self.action})"
 
 
@@ -94,7 +97,7 @@ class Plan:
         if not steps:
             return ""
         python = shlex.quote(self.python)
-        again = [step.name for step in steps if step.action in ("rebuild", "replace")]
+        again = [step.name for step in steps if step.action in ("rebuild", "replace", "reinstall")]
         words = [f"uv pip install --python {python}" if self.tool == "uv" else f"{python} -m pip install", "--no-deps"]
         if hashed:
             words.append("--require-hashes")
@@ -181,12 +184,15 @@ def plan(
                 "dependency graph): run preflight again afterwards."
             )
     default = _default_index(lock)
+    damaged = snapshot.file_faults()
     steps = []
     for name, why in sorted(reasons.items()):
         package = resolved.packages.get(name)
         if package is None:
             continue
         step = _step(package, installed.get(name), resolved.packages, snapshot)
+        if step is None and (kinds := sorted({fault.fault for fault in damaged.get(name, ())} & {"missing", "modified"})):
+            step = "reinstall", f"{installed[name].version}, files {' and '.join(kinds)}"
         if step is not None:
             index = package.index if package.index != default else None
             steps.append(

@@ -20,6 +20,7 @@ import os
 import re
 import types
 import typing
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -622,6 +623,18 @@ class Snapshot(Record):
             if dist.shadowed_by is None and (dist.name not in found or dist.current):
                 found[dist.name] = dist
         return found
+
+    def file_faults(self) -> dict[str, tuple[FileFault, ...]]:
+        """What is known to be wrong with installed files, by distribution: from a verification, and compiled modules that are gone."""
+        copies = Counter(dist.name for dist in self.distributions)
+        out = {name: dist.verification.faults for name, dist in self.installed().items() if dist.verification is not None}
+        for extension in self.extensions:
+            earlier = out.get(extension.owner, ())
+            # Of two copies nothing says which one an extension belongs to.
+            lost = extension.fault == "missing" and copies[extension.owner] == 1
+            if lost and all(fault.path != extension.path for fault in earlier):
+                out[extension.owner] = (*earlier, FileFault(path=extension.path, fault="missing"))
+        return {name: faults for name, faults in out.items() if faults}
 
     @property
     def label(self) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -103,7 +102,7 @@ def facts(host: Host) -> dict[Key, Fact]:
     """
     out: dict[Key, Fact] = {}
     parts: dict[str, list[tuple[str, Fact]]] = {}
-    known = file_faults(host)
+    known = host.snapshot.file_faults()
     for name, dist in host.installed.items():
         variant = variant_of(dist, host)
         source = dist.verification.source_digest if dist.verification is not None else None
@@ -127,19 +126,6 @@ def facts(host: Host) -> dict[Key, Fact]:
         faults = tuple(fault for name, _ in members for fault in known.get(name, ()))
         out["component", held] = Fact(tuple((name, fact.identity) for name, fact in members), text, _counted(faults))
     return out
-
-
-def file_faults(host: Host) -> dict[str, tuple[FileFault, ...]]:
-    """What is known to be wrong with installed files, by distribution: from a verification, and extensions that are gone."""
-    copies = Counter(dist.name for dist in host.snapshot.distributions)
-    out = {name: dist.verification.faults for name, dist in host.installed.items() if dist.verification is not None}
-    for extension in host.snapshot.extensions:
-        earlier = out.get(extension.owner, ())
-        # Of two copies nothing says which one an extension belongs to.
-        lost = extension.fault == "missing" and copies[extension.owner] == 1
-        if lost and all(fault.path != extension.path for fault in earlier):
-            out[extension.owner] = (*earlier, FileFault(path=extension.path, fault="missing"))
-    return {name: faults for name, faults in out.items() if faults}
 
 
 def _counted(faults: Sequence[FileFault]) -> str:

@@ -21,8 +21,8 @@ from envspec.locks.model import Direct
 from envspec.plan import Plan, plan, script_needs
 from envspec.preflight import resolve
 from envspec.snapshot import Section, Snapshot
-from tests.envspec.build import make_wheel, python_env
-from tests.envspec.worlds import install, lock_text, make_venv, modules
+from tests.envspec.build import elf, make_wheel, python_env
+from tests.envspec.worlds import install, lock_text, make_venv, modules, site_packages
 
 
 def snapshot_of(python: Path) -> Snapshot:
@@ -75,6 +75,21 @@ def test_running_it_satisfies_the_lock(world: tuple[Path, Path], tmp_path: Path)
     assert again.empty
     assert again.commands() == ()
     assert "nothing to install" in again.to_text()
+
+
+def test_what_lost_a_compiled_module_is_installed_again(world: tuple[Path, Path], tmp_path: Path) -> None:
+    python, wheels = world
+    make_wheel(wheels, "fast", "1.0", {"fast/__init__.py": b"", "fast/_core.abi3.so": elf()})
+    install(python, wheels, "fast==1.0")
+    lock = lock_in(tmp_path / "requirements.lock", lock_text(wheels, "alpha==1.0", "fast==1.0"))
+    assert plan(snapshot_of(python), lock, tool="uv").empty
+    module = site_packages(python) / "fast" / "_core.abi3.so"
+    module.unlink()
+    made = plan(snapshot_of(python), lock, tool="uv")
+    assert [str(step) for step in made.steps] == ["~ fast 1.0, files missing (reinstall)"]
+    run(made, wheels)
+    assert module.read_bytes() == elf()
+    assert plan(snapshot_of(python), lock, tool="uv").empty
 
 
 def test_pip_reads_the_same_plan(world: tuple[Path, Path], tmp_path: Path) -> None:
