@@ -235,7 +235,7 @@ def facts_from_snapshot(snapshot: Snapshot, scripts: Sequence[ScriptImports]) ->
         if len(parts) > 1 and second not in owned and top in deep and sure:
             # the index says what lies directly below a package; where nothing does, the module is a single file
             return ModuleFact(
-                status="fails", kind="submodule", missing=second, parent=top, message=f"No module named {second!r}"
+                status="fails", kind="submodule", missing=second, parent=top, owner=owner, message=f"No module named {second!r}"
             )
         by_version = _by_layout(module, owner)
         layout = layout_of(module)
@@ -702,8 +702,9 @@ class _Judge:
         """The distribution whose version here should have what is missing, and what shows it: its files are not all there."""
         if fact.kind not in ("module", "submodule", "not-a-package", "name") or fact.missing is None:
             return None
-        module = fact.missing.partition(":")[0]
-        if fact.kind != "name" and self.host.snapshot is not None:
+        # `from package import module` looks for a name, and then for a module of that name.
+        module = fact.missing.replace(":", ".")
+        if self.host.snapshot is not None:
             lost = {(each.owner, each.path.partition(".")[0].replace("/", ".")) for each in self.host.snapshot.extensions if each.fault == "missing"}
             for dist in self.host.snapshot.installed().values():
                 # The module index, two parts deep, is read from RECORD and names what was deleted since; so do the compiled files.

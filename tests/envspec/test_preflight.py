@@ -207,6 +207,7 @@ class TestLostFiles:
         [
             ("import markupsafe._native", "_native.py", "EP102"),
             ("import markupsafe.deep.x", "deep", "EP102"),
+            ("from markupsafe import _native", "_native.py", "EP104"),
             ("import markupsafe", "", "EP101"),
             ("import jinja", "_native.py", "EP114"),
         ],
@@ -218,6 +219,12 @@ class TestLostFiles:
         assert "which markupsafe 3.0.4 should have: the RECORD of MarkupSafe lists it" in found.what
         assert "Elsewhere" not in found.what
         assert found.fix == "uv pip install --python /opt/env/bin/python3 --reinstall --no-deps markupsafe==3.0.4"
+
+    def test_a_snapshot_names_the_version_of_a_package_that_is_not_imported_itself(self, tmp_path: Path) -> None:
+        script = parse_script(write(tmp_path, {"main.py": "import markupsafe.never\n"}) / "main.py", base=tmp_path)
+        known = snap("old", dist("markupsafe", "3.0.4", raw_name="MarkupSafe", modules=("markupsafe", "markupsafe._native")))
+        (found,) = judge([script], [HostImports(label="old", facts=facts_from_snapshot(known, [script]), snapshot=known)])
+        assert "MarkupSafe 3.0.4 has no submodule markupsafe.never" in found.what
 
     def test_what_another_host_has_in_the_same_version_is_installed_again(self, tmp_path: Path) -> None:
         script = parse_script(write(tmp_path, {"main.py": "import markupsafe.deep.x\n"}) / "main.py", base=tmp_path)
