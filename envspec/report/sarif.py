@@ -79,12 +79,14 @@ def _result(finding: Finding, index: int, view: View) -> dict[str, Any]:
         "physicalLocation": _physical(place),
         "logicalLocations": [{"name": name, "kind": "resource"} for name in dict.fromkeys(map(plain, finding.hosts))],
     }
+    what = finding.what if finding.what.startswith(finding.subject) else f"{finding.subject}: {finding.what}"
+    end = "" if what.endswith((".", "!", "?")) else "."
     hosts = f" On {', '.join(finding.hosts)}." if finding.hosts else ""
     result: dict[str, Any] = {
         "ruleId": finding.code,
         "ruleIndex": index,
         "level": _LEVEL[finding.severity],
-        "message": {"text": plain(f"{finding.subject}: {finding.what}{hosts} {finding.fix}")},
+        "message": {"text": plain(f"{what}{end}{hosts} {finding.fix}")},
         "locations": [location],
         "partialFingerprints": {"envspec/v1": finding.fingerprint},
     }

@@ -133,6 +133,19 @@ def test_sarif_says_what_the_report_says() -> None:
     assert "gpu-09" in invocation["toolExecutionNotifications"][0]["message"]["text"]
 
 
+@pytest.mark.parametrize(
+    ("what", "text"),
+    [
+        ("six 1.0 is in the lock, not installed", "six 1.0 is in the lock, not installed. On a. Install it."),
+        ("a.py:1 imports six.", "six: a.py:1 imports six. On a. Install it."),
+    ],
+)
+def test_sarif_messages_are_sentences_that_say_nothing_twice(what: str, text: str) -> None:
+    finding = dataclasses.replace(FULL.findings[0], subject="six", what=what, hosts=("a",), fix="Install it.")
+    (run,) = json.loads(render("sarif", Report(findings=(finding,)), View()))["runs"]
+    assert run["results"][0]["message"]["text"] == text
+
+
 def test_sarif_paths_are_uris() -> None:
     finding = dataclasses.replace(FULL.findings[0], location=dataclasses.replace(FULL.findings[0].location, file="/a b/ü#1.py"))  # type: ignore[type-var]
     (run,) = json.loads(render("sarif", Report(findings=(finding,)), View()))["runs"]
