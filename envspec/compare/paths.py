@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import shlex
 import sys
@@ -12,7 +13,7 @@ from envspec import mend
 from envspec.compare.model import Collector, Host, joined, some
 from envspec.compare.packages import row_of
 from envspec.findings import Json, Location, Severity
-from envspec.snapshot import Distribution, StartupHook
+from envspec.snapshot import Distribution, Problem, StartupHook
 
 __all__ = ["between_hosts", "each", "metadata"]
 
@@ -173,7 +174,7 @@ def metadata(out: Collector, host: Host) -> None:
     """Damaged metadata, two copies of it in one place, leftovers of interrupted uninstalls."""
     twice: dict[tuple[str, str], list[Distribution]] = {}
     for dist in host.snapshot.distributions:
-        for problem in dist.problems:
+        for problem in _apart(dist.problems):
             code = _CODES.get(problem.kind)
             if code is None:
                 continue
@@ -185,7 +186,8 @@ def metadata(out: Collector, host: Host) -> None:
             what = f"{dist.raw_name or dist.name}: {problem.detail}"
             fix = None
             if code == "EP601":
-                again = mend.install(host.snapshot, [dist.name], options=["--force-reinstall", "--no-deps"])
+                wanted = f"{dist.name}=={dist.version}" if dist.version else dist.name
+                again = mend.install(host.snapshot, [wanted], options=["--force-reinstall", "--no-deps"])
                 fix = f"rm -r {shlex.quote(dist.metadata_path)} && {again}"
             elif code in ("EP602", "EP603", "EP604", "EP607") and dist.version:
                 fix = mend.reinstall(host.snapshot, f"{dist.name}=={dist.version}", dist=dist)
@@ -208,6 +210,17 @@ def metadata(out: Collector, host: Host) -> None:
         what = f"an interrupted uninstall left {leftover.path}"
         fix = f"rm -r {shlex.quote(leftover.path)}"
         out.add("EP606", leftover.name, [host.label], what, fix=fix, location=Location(file=leftover.path))
+
+
+def _apart(problems: Sequence[Problem]) -> list[Problem]:
+    """The problems with one for each file: METADATA that is overwritten has neither name nor version, nor need it be UTF-8."""
+    lost = [problem for problem in problems if _CODES.get(problem.kind) == "EP601"]
+    rest = [problem for problem in problems if problem not in lost]
+    if len(lost) < 2 and not (lost and any(problem.kind == "not-utf8" for problem in rest)):
+        return list(problems)
+    told = [problem for problem in problems if problem in lost or problem.kind == "not-utf8"]
+    merged = dataclasses.replace(lost[0], detail="; ".join(problem.detail for problem in told))
+    return [merged, *(problem for problem in rest if problem.kind != "not-utf8")]
 
 
 def between_hosts(out: Collector, hosts: Sequence[Host]) -> None:

@@ -343,6 +343,11 @@ def _no_version(site: Path) -> None:
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: demo\n\n")
 
 
+def _overwritten(site: Path) -> None:
+    info = install(site, "demo", "1.0", {"demo.py": b""})
+    (info / "METADATA").write_bytes(b"junk\x00\xff")
+
+
 def _no_metadata(site: Path) -> None:
     (site / "demo-1.0.dist-info").mkdir()
 
@@ -390,6 +395,7 @@ def _loose(site: Path) -> None:
     [
         (_latin_1, [("EP602", "demo")], "demo"),
         (_no_version, [("EP601", "demo")], "demo"),
+        (_overwritten, [("EP601", "demo")], "no Name"),
         (_no_metadata, [("EP601", "demo")], "demo"),
         (_other_name, [("EP603", "other")], "other"),
         (_twice, [("EP605", "demo")], "the files are those of 2.0"),
