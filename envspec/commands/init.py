@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -36,11 +37,29 @@ def run(arguments: argparse.Namespace, sink: Sink) -> int:
     if within({"spec": target}, [*files_of(names), *locks.values()]):
         raise UsageError(f"{target} is what the spec would be made from; name another file with --spec FILE")
     roles = {name.role for name in names if name.role} | {role for role in locks if role}
-    hosts = list(_named(names))
-    write_atomically(target, init_text(hosts, locks=locks, scripts=_scripts(here, roles)))
+    hosts = [(label, _seen_from(target.parent, name), name.role) for label, name in _named(names)]
+    scripts = {role: [_from(target.parent, path) for path in paths] for role, paths in _scripts(here, roles).items()}
+    beside = {role: _from(target.parent, path) for role, path in locks.items()}
+    write_atomically(target, init_text(hosts, locks=beside, scripts=scripts))
     found = [f"{len(hosts)} host{'s' * (len(hosts) != 1)}", *(f"the lock {path}" for path in locks.values())]
     sink.print_line(f"wrote {target}: {', '.join(found)}")
     return 0
+
+
+def _from(folder: Path, path: str) -> str:
+    """A path that is relative to here, relative to the directory of the spec, as its paths are read."""
+    return path if folder == Path() or Path(path).is_absolute() else Path(os.path.relpath(path, folder)).as_posix()
+
+
+def _seen_from(folder: Path, name: HostName) -> str:
+    """A host's target with its path as `_from` has it. What is no path (a command to be found, ``~``) stays."""
+    path = name.path
+    if not path or path.startswith("~") or not (name.kind in ("file", "lock") or (name.kind == "local" and ("/" in path or Path(path).is_dir()))):
+        return name.text
+    moved = _from(folder, path)
+    if name.kind == "local" and "/" not in moved:
+        moved = f"./{moved}"  # a bare word of a spec is a command to be found
+    return f"{name.text.removesuffix(path)}{moved}"
 
 
 def _environments(here: Path) -> list[str]:
@@ -78,12 +97,12 @@ def _runs(path: Path) -> bool:
         return False
 
 
-def _named(names: Sequence[HostName]) -> list[tuple[str, str, str | None]]:
-    """A short unique name for each host, its target, and its role."""
-    taken: dict[str, tuple[str, str, str | None]] = {}
+def _named(names: Sequence[HostName]) -> list[tuple[str, HostName]]:
+    """A short unique name for each host."""
+    taken: dict[str, HostName] = {}
     for name in names:
         short = name.host or (Path(name.path).stem if name.kind == "file" and name.path else "local")
         short = re.sub(r"[^A-Za-z0-9._-]+", "-", short).strip("-.") or "host"
         unique = next(word for number in range(1, len(names) + 2) if (word := short if number == 1 else f"{short}-{number}") not in taken)
-        taken[unique] = (unique, name.text, name.role)
-    return list(taken.values())
+        taken[unique] = name
+    return list(taken.items())

@@ -406,6 +406,23 @@ def test_init_writes_a_spec_that_loads_and_works(world: World) -> None:
     assert (folder / "envspec.yaml").read_text() == text
 
 
+def test_init_writes_paths_as_the_directory_of_the_spec_sees_them(world: World) -> None:
+    folder = world.folder / "begun"
+    (folder / "ci").mkdir(parents=True)
+    (folder / "requirements.lock").write_bytes((world.folder / "requirements.lock").read_bytes())
+    (folder / "train.py").write_text("import alpha\n\nif __name__ == '__main__':\n    pass\n")
+    inside = World(folder)
+    first = inside.envspec("init", "train=local:../same", "infer=local:../twin", "--spec", "ci/spec.yaml")
+    assert (first.returncode, first.stderr) == (0, "")
+    assert "../train.py" in (folder / "ci" / "spec.yaml").read_text()
+    (folder / "bare").symlink_to(world.folder / "same")
+    assert inside.envspec("init", "local:bare", "--spec", "bare.yaml").returncode == 0
+    assert "local:./bare" in (folder / "bare.yaml").read_text()
+    report = inside.report("diff", "--spec", "ci/spec.yaml", code=0)
+    assert report.findings == ()
+    assert len(report.hosts) == 2
+
+
 def test_a_mistake_in_the_spec_names_line_and_key(world: World) -> None:
     (world.folder / "bad.yaml").write_text("version: 1\nhosts:\n  a: local\nroles:\n  infer:\n    script: [a.py]\n")
     result = world.envspec("diff", "--spec", "bad.yaml")
