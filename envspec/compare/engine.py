@@ -250,6 +250,8 @@ def _rows(
         if key[0] in ("package", "component"):
             # A fault that every host has (a module that cannot be loaded anywhere) is none in which they differ.
             apart = any(item.code.startswith("EP2") or len(item.hosts) < len(hosts) for item in about.get(key, ()))
+            # One that lost files is not what the lock has, whichever finding tells it.
+            apart = apart or (key in about and bool(columns) and any(table[key].faults for table in tables.values() if key in table))
             total += 1
             differed += apart
             unread += unknown and not apart

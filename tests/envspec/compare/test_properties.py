@@ -213,7 +213,7 @@ def test_what_is_accepted_of_files_is_called_unused_only_where_they_were_read(tm
         assert [item.code for item in report.findings if item.code.startswith("EP90")] == unused
 
 
-def test_an_extension_that_is_gone_is_told_once_with_and_without_a_verification() -> None:
+def test_an_extension_that_is_gone_is_told_once_with_and_without_a_verification(tmp_path: Path) -> None:
     gone = Extension(path="six/_c.so", owner="six", fault="missing")
     lost = verified("c", Verification(checked=9, faults=(FileFault(path="six/_c.so", fault="missing"),)))
     for third, code, what in (
@@ -225,6 +225,8 @@ def test_an_extension_that_is_gone_is_told_once_with_and_without_a_verification(
         report = compare([verified("a", None), verified("b", None), broken])
         assert [(item.code, item.hosts, item.what) for item in report.findings] == [(code, ("c",), what)]
         assert [group.hosts for group in report.groups] == [("a", "b"), ("c",)]
+        alone = compare([broken], [lock_of(tmp_path, "six==1.0", "pip==26.3")])
+        assert alone.counts.differed == compare([lost], [lock_of(tmp_path, "six==1.0", "pip==26.3")]).counts.differed == 1
 
 
 def test_where_hosts_tie_nothing_is_called_the_reference() -> None:
