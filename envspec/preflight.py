@@ -221,6 +221,8 @@ def facts_from_snapshot(snapshot: Snapshot, scripts: Sequence[ScriptImports]) ->
     sure = snapshot.known("distributions") and snapshot.known("path")
     version = snapshot.interpreter.version if snapshot.interpreter is not None else ""
     deep = {name.split(".")[0] for name in owned if "." in name}
+    # The index is read from RECORD; a source beside a compiled module that is gone could still stand in for it.
+    lost = {each.path.partition(".")[0].replace("/", "."): each.path for each in snapshot.extensions if each.fault == "missing"}
 
     def fact(module: str, names: Sequence[str], local: Iterable[str]) -> ModuleFact:
         parts = module.split(".")
@@ -237,6 +239,8 @@ def facts_from_snapshot(snapshot: Snapshot, scripts: Sequence[ScriptImports]) ->
             return ModuleFact(
                 status="fails", kind="submodule", missing=second, parent=top, owner=owner, message=f"No module named {second!r}"
             )
+        if module in lost:
+            return ModuleFact(status="unknown", message=f"the snapshot says that {lost[module]} is gone", owner=owner)
         by_version = _by_layout(module, owner)
         layout = layout_of(module)
         if by_version is False and layout is not None:
@@ -251,7 +255,7 @@ def facts_from_snapshot(snapshot: Snapshot, scripts: Sequence[ScriptImports]) ->
         by_version = _by_layout(whole, owner)
         if by_version is False:
             return ModuleFact(status="fails", kind="name", missing=f"{module}:{name}", message=f"cannot import name {name!r} from {module!r}")
-        return ModuleFact(status="ok" if whole in owned or by_version else "unknown")
+        return ModuleFact(status="ok" if (whole in owned or by_version) and whole not in lost else "unknown")
 
     return ImportFacts(
         python=version,

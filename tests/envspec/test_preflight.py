@@ -22,6 +22,7 @@ from envspec.imports import ScriptImports, parse_directory, parse_module, parse_
 from envspec.locks import RoleLock, load_lock
 from envspec.preflight import HostImports, ImportFacts, ModuleFact, ScriptFacts, distribution_names, facts_from_snapshot, judge, request, resolve
 from envspec.rules import rule
+from envspec.snapshot import Extension
 from tests.envspec.compare.make import dist, snap
 
 SPECULATORS = {
@@ -225,6 +226,14 @@ class TestLostFiles:
         known = snap("old", dist("markupsafe", "3.0.4", raw_name="MarkupSafe", modules=("markupsafe", "markupsafe._native")))
         (found,) = judge([script], [HostImports(label="old", facts=facts_from_snapshot(known, [script]), snapshot=known)])
         assert "MarkupSafe 3.0.4 has no submodule markupsafe.never" in found.what
+
+    def test_a_snapshot_does_not_call_a_module_there_whose_file_was_gone(self, tmp_path: Path) -> None:
+        script = parse_script(write(tmp_path, {"main.py": "import yaml._yaml\n"}) / "main.py", base=tmp_path)
+        gone = Extension(path="yaml/_yaml.cpython-311-x86_64-linux-gnu.so", owner="pyyaml", fault="missing")
+        known = replace(snap("old", dist("pyyaml", "6.0.2", modules=("yaml", "yaml._yaml"))), extensions=(gone,))
+        (found,) = judge([script], [HostImports(label="old", facts=facts_from_snapshot(known, [script]), snapshot=known)])
+        assert (found.code, found.subject) == ("EP109", "yaml._yaml")
+        assert f"{gone.path} is gone" in found.what
 
     def test_what_another_host_has_in_the_same_version_is_installed_again(self, tmp_path: Path) -> None:
         script = parse_script(write(tmp_path, {"main.py": "import markupsafe.deep.x\n"}) / "main.py", base=tmp_path)
