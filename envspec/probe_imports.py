@@ -84,8 +84,8 @@ class Spec:
             return None
         try:
             if self.kind == "extension":
-                folder, file = os.path.split(self.origin or "")
-                with open(os.path.join(folder, file.split(".")[0] + ".py"), "rb") as written:
+                folder, name = os.path.split(self.origin or "")
+                with open(os.path.join(folder, name.split(".")[0] + ".py"), "rb") as written:
                     raw = written.read()
                 return None if b"cython" in raw else raw
             if self.loader is not None and not isinstance(self.loader, importlib.machinery.SourceFileLoader):
@@ -1706,15 +1706,16 @@ class Machine:
         """How the text in a variable begins, by a condition that holds here (`name.startswith("X")`); () where none says."""
         for test in self.tests:
             for part in test.values if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And) else [test]:
-                called = part.func if isinstance(part, ast.Call) and len(part.args) == 1 else None
-                if not isinstance(called, ast.Attribute) or called.attr != "startswith" or not isinstance(node, ast.Name):
+                if not isinstance(part, ast.Call) or len(part.args) != 1 or not isinstance(node, ast.Name):
+                    continue
+                if getattr(part.func, "attr", "") != "startswith" or getattr(getattr(part.func, "value", None), "id", "") != node.id:
                     continue
                 try:
                     begins = ast.literal_eval(part.args[0])
                 except ValueError:
                     continue
                 begins = begins if isinstance(begins, tuple) else (begins,)
-                if getattr(called.value, "id", None) == node.id and all(isinstance(text, str) and text for text in begins):
+                if all(isinstance(text, str) and text for text in begins):
                     return begins
         return ()
 
