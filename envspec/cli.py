@@ -73,6 +73,7 @@ _REPORT_FORMATS = tuple(RENDERERS)
 OPTIONS: Mapping[str, Option] = {
     # What to look at.
     "hosts": _option("hosts", nargs="*", metavar="[ROLE=]HOST", help="hosts to read; none means those of the spec"),
+    "found-hosts": _option("hosts", nargs="*", metavar="[ROLE=]HOST", help="hosts to write into it; none means the environments that are found here"),
     "host": _option("host", metavar="HOST", help="the host to bring to the lock"),
     "scripts": _option("scripts", nargs="*", metavar="SCRIPT", help="a script, a notebook or a directory; none means those of the spec"),
     "modules": _option("-m", "--module", dest="modules", action="append", default=[], metavar="PKG", help="what `python -m PKG` would run"),
@@ -87,6 +88,7 @@ OPTIONS: Mapping[str, Option] = {
     "lock": _option("--lock", dest="locks", action="append", default=[], metavar="[ROLE=]FILE", help="a lock, or a directory that holds one"),
     "reference": _option("--reference", metavar="HOST", help="the host that the others are compared with"),
     "spec": _option("--spec", metavar="FILE", help="the spec (default: envspec.yaml, or [tool.envspec] in pyproject.toml, here)"),
+    "spec-file": _option("--spec", metavar="FILE", help="the spec to write (default: envspec.yaml)"),
     "no-spec": _option("--no-spec", action="store_true", help="look for no spec"),
     "baseline": _option("--baseline", metavar="FILE", help="accept the findings whose fingerprints stand in FILE"),
     "write-baseline": _option("--write-baseline", metavar="FILE", help="write the fingerprints of the findings into FILE and accept them"),
@@ -192,7 +194,7 @@ COMMANDS = (
     Command("images attest", "write an in-toto statement of what an image was made from", ("image", "builder", "image-timeout", "statement")),
     Command("images smoke", "import in each image what its stack.yaml lists", ("images", "stack-file", "import-timeout", "gpus", *_SHOWING, "json", "image-fail-on")),
     Command("images run", "run a command in an image without network, with paths of this machine mounted read-only", ("image", "argv", "mount-read", "mount-write", "variable", "gpus")),
-    Command("init", "write a commented envspec.yaml from what is found here", ("hosts", "spec", "force")),
+    Command("init", "write a commented envspec.yaml from what is found here", ("found-hosts", "spec-file", "force")),
 )  # fmt: skip
 
 GROUPS: Mapping[str, str] = {"images": "build images from a lock, look into them, prove them identical"}

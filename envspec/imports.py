@@ -53,7 +53,7 @@ __all__ = [
 
 Reach = Literal["module", "called", "function"]
 Form = Literal["import", "from", "star", "dynamic", "lazy", "run"]
-Unresolved = Literal["", "relative", "computed", "plugins", "library"]
+Unresolved = Literal["", "relative", "above", "computed", "plugins", "library"]
 
 _RUNNERS: Final = frozenset(
     {"run", "Fire", "spawn", "run_until_complete", "start_processes", "exit", "run_app", "Thread", "Process", "launch"}
@@ -163,9 +163,10 @@ def _is_small(gate: Gate) -> bool:
 class Import:
     """One import.
 
-    `module` is absolute, and empty where `unresolved` says why: relative without a package, computed at run time, whatever
-    the installed plugins name, a shared library. `names` are those of a from-import (each may also be a submodule). `function` is the function it stands in. `path` leads from the
-    entry's own statements to it: the import of a local module, the call of a function; empty for a direct one.
+    `module` is absolute, and empty where `unresolved` says why: relative without a package or to what is above the top one,
+    computed at run time, whatever the installed plugins name, a shared library. `names` are those of a from-import (each may
+    also be a submodule). `function` is the function it stands in. `path` leads from the entry's own statements to it: the import
+    of a local module, the call of a function; empty for a direct one.
     `optional` means that a failure is caught and the script goes on. `beside` means that where nothing installed has the
     module, a plain directory beside the script is it, as a namespace package. `ignored` are codes named by an inline
     ``# envspec: ignore[...]`` comment (``*`` for all).
@@ -765,7 +766,8 @@ class _Walker:
             return
         form: Form = "star" if names == ("*",) else "from"
         if module is None:
-            self.unit.imports.append(_Found("", names, node, form, context, "relative"))
+            why: Unresolved = "above" if self.file.package else "relative"
+            self.unit.imports.append(_Found("", names, node, form, context, why))
         else:
             self.found(module, names, node, form, context)
 

@@ -366,6 +366,11 @@ def _merged(found: Iterable[Finding]) -> list[Finding]:
     return list(together.values())
 
 
+_RELATIVE: Final = {
+    "relative": "is relative, and a script run by its path has no package",
+    "above": "goes above the top-level package",
+}
+"""What is wrong with a relative import wherever it is run."""
 _UNTOLD: Final = {
     "computed": "imports a module whose name is computed when it runs",
     "plugins": "imports what the installed plugins name",
@@ -500,8 +505,8 @@ class _Judge:
             return
         conditional = None in verdicts
         guarded = any(g.guards for g, v in zip(item.gates, verdicts, strict=True) if v is None)
-        if item.unresolved == "relative":
-            what = f"{item.site}: `{item.text}` is relative, and a script run by its path has no package"
+        if item.unresolved in _RELATIVE:
+            what = f"{item.site}: `{item.text}` {_RELATIVE[item.unresolved]}"
             yield self.placed("EP115", item, item.text, f"{what}{self.reached(item)}.", conditional, guarded, {})
             return
         if item.unresolved:

@@ -170,8 +170,8 @@ _ROWS: Final = (
         "EP115",
         "breaks",
         "relative-without-package",
-        "A relative import in a file that is run as a script",
-        "A script has no package, so Python stops with 'attempted relative import with no known parent package'.",
+        "A relative import that has no package to be relative to",
+        "A script run by its path has no package, and above the top-level package there is none: Python stops with 'attempted relative import …'.",
         "Run it as `python -m PACKAGE.MODULE` from the directory above the package, or make the import absolute.",
     ),
     # Packages against the lock and each other.

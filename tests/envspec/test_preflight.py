@@ -360,6 +360,14 @@ class TestLadder:
         (found,) = judge([script], [on(tmp_path / "site", script)])
         assert found.what.startswith("-m gone imports gone: there is no module gone")
 
+    def test_a_relative_import_above_the_top_package(self, tmp_path: Path) -> None:
+        write(tmp_path / "work", {"pk/__init__.py": "", "pk/__main__.py": "from ..up import x\n"})
+        write(tmp_path / "site", {})
+        script = parse_module("pk", base=tmp_path / "work")
+        (found,) = judge([script], [on(tmp_path / "site", script)])
+        assert (found.code, found.severity) == ("EP115", "breaks")
+        assert "`from ..up import x` goes above the top-level package" in found.what
+
     def test_the_nearest_name(self, check: Check) -> None:
         (found,) = check("from a import Trainer\n", {"a.py": "class Trainers: ...\n"})
         assert "Near it: Trainers" in found.what
