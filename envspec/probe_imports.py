@@ -77,17 +77,22 @@ class Spec:
     def source(self) -> Optional[bytes]:
         """The module's source as bytes, None where there is none to read.
 
-        A compiled module that has a source of its name beside it was compiled from that (mypyc, Cython), and imports what it does;
-        but `import cython` is the compiler's own, and what depends on it another thing in the compiled module.
+        mypyc leaves the source of a module beside what it compiled from it, which imports the same. With other compilers a source
+        of the same name may be another thing altogether.
         """
         if self.kind not in ("source", "extension"):
             return None
         try:
             if self.kind == "extension":
                 folder, name = os.path.split(self.origin or "")
-                with open(os.path.join(folder, name.split(".")[0] + ".py"), "rb") as written:
-                    raw = written.read()
-                return None if b"cython" in raw else raw
+                source = os.path.join(folder, name.split(".")[0] + ".py")
+                if not os.path.isfile(source):
+                    return None
+                with open(self.origin or "", "rb") as compiled:
+                    if b"__mypyc" not in compiled.read(1 << 20):
+                        return None
+                with open(source, "rb") as written:
+                    return written.read()
             if self.loader is not None and not isinstance(self.loader, importlib.machinery.SourceFileLoader):
                 text = self.loader.get_source(self.name)
                 return None if text is None else ("# coding: utf-8\n" + text).encode("utf-8", "surrogatepass")
