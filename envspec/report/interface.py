@@ -11,7 +11,7 @@ from typing import Protocol, TextIO
 from envspec.findings import FailOn, Finding, Report, Severity
 from envspec.rules import RULES
 
-__all__ = ["CONSEQUENCE", "Renderer", "View", "fold_hosts", "is_command", "outcome", "plural", "title", "view_of"]
+__all__ = ["CONSEQUENCE", "Renderer", "View", "after_subject", "fold_hosts", "is_command", "outcome", "plural", "title", "view_of"]
 
 CONSEQUENCE: Mapping[Severity, str] = {
     "breaks": "Breaks",
@@ -131,6 +131,12 @@ def outcome(report: Report) -> str:
 
 
 _NUMBER = re.compile(r"(?s)(.*?)(\d{1,9})(\D*)")
+
+
+def after_subject(finding: Finding) -> str | None:
+    """What a finding says behind its subject, where it begins with that; None where it begins otherwise."""
+    rest = finding.what.removeprefix(finding.subject)
+    return rest if rest != finding.what and not re.match(r"[\w.-]", rest) else None
 
 
 def fold_hosts(labels: Iterable[str]) -> str:

@@ -7,7 +7,7 @@ from itertools import groupby
 
 from envspec.findings import Cell, Finding, Group, Report, Row
 from envspec.report.escape import code, fence, no_commands, plain, prose, sentence
-from envspec.report.interface import CONSEQUENCE, View, fold_hosts, is_command, outcome, plural, title
+from envspec.report.interface import CONSEQUENCE, View, after_subject, fold_hosts, is_command, outcome, plural, title
 
 __all__ = ["Markdown", "within"]
 
@@ -116,7 +116,9 @@ def _findings(report: Report, view: View) -> Iterator[str]:
 
 
 def _head(finding: Finding) -> str:
-    return f"**{finding.code}** {code(finding.subject)}: {sentence(finding.what)}"
+    rest = after_subject(finding)
+    what = sentence(rest) if rest is not None else f": {sentence(finding.what)}"
+    return f"**{finding.code}** {code(finding.subject)}{what}"
 
 
 def _hosts_of(finding: Finding) -> str:

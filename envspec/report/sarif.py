@@ -10,7 +10,7 @@ from urllib.parse import quote
 from envspec import __version__
 from envspec.findings import Finding, Location, Report
 from envspec.report.escape import ascii_json, plain
-from envspec.report.interface import View
+from envspec.report.interface import View, after_subject
 from envspec.rules import RULES
 
 __all__ = ["Sarif"]
@@ -79,7 +79,7 @@ def _result(finding: Finding, index: int, view: View) -> dict[str, Any]:
         "physicalLocation": _physical(place),
         "logicalLocations": [{"name": name, "kind": "resource"} for name in dict.fromkeys(map(plain, finding.hosts))],
     }
-    what = finding.what if finding.what.startswith(finding.subject) else f"{finding.subject}: {finding.what}"
+    what = finding.what if after_subject(finding) is not None else f"{finding.subject}: {finding.what}"
     end = "" if what.endswith((".", "!", "?")) else "."
     hosts = f" On {', '.join(finding.hosts)}." if finding.hosts else ""
     result: dict[str, Any] = {

@@ -15,7 +15,7 @@ from rich.text import Text as Styled
 
 from envspec.findings import Cell, Finding, Group, HostStatus, Report, Row, Severity
 from envspec.report.escape import no_commands, plain
-from envspec.report.interface import CONSEQUENCE, View, fold_hosts, is_command, outcome, title
+from envspec.report.interface import CONSEQUENCE, View, after_subject, fold_hosts, is_command, outcome, title
 from envspec.report.markdown import footer
 
 __all__ = ["Text", "console_for"]
@@ -228,7 +228,9 @@ def _rule(findings: Sequence[Finding], *, folded: bool) -> Iterator[RenderableTy
         yield _indented(Styled(plain(first.why), style="dim"), 8)
     for finding in findings:
         where = f"{plain(str(finding.location))}  " if finding.location else ""
-        line = Styled.assemble((where, "cyan"), (plain(finding.subject), "bold"), f"  {plain(finding.what)}")
+        rest = after_subject(finding)
+        what = plain(rest) if rest is not None else f"  {plain(finding.what)}"
+        line = Styled.assemble((where, "cyan"), (plain(finding.subject), "bold"), what)
         if finding.hosts:
             line.append(f"  (on {plain(fold_hosts(finding.hosts))})", style="cyan")
         yield _indented(line, 4)

@@ -21,6 +21,7 @@ from envspec.findings import Cell, FailOn, Finding, Group, HostStatus, Report, R
 from envspec.report import RENDERERS, View, render
 from envspec.report.github import ANNOTATIONS_PER_LEVEL, SUMMARY_BYTES, summary
 from envspec.report.interface import fold_hosts, is_command, outcome, view_of
+from envspec.rules import finding
 from tests.envspec.report import schemas
 from tests.envspec.report.samples import ATTACKS, EMPTY, FULL, hostile
 
@@ -286,6 +287,21 @@ def test_markdown_is_what_a_reviewer_reads() -> None:
 
 def test_text_of_a_fleet_at_80_columns() -> None:
     assert render("text", FULL, View()) == Path(__file__).with_name("full.txt").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("subject", "what", "line", "marked"),
+    [
+        ("torch", "torch 2.9.1 is gone", "    torch 2.9.1 is gone  (on a)", "`torch` 2.9.1 is gone"),
+        ("torch", "torchvision needs another", "    torch  torchvision needs another  (on a)", "`torch`: torchvision needs another"),
+        ("TF32", "TF32=1: forced", "    TF32=1: forced  (on a)", "`TF32`=1: forced"),
+        ("a.py", "b.py:3 imports it", "    a.py  b.py:3 imports it  (on a)", "`a.py`: b.py:3 imports it"),
+    ],
+)
+def test_a_subject_is_said_once(subject: str, what: str, line: str, marked: str) -> None:
+    report = dataclasses.replace(EMPTY, findings=()).with_findings([finding("EP202", subject, ["a"], what)])
+    assert line in render("text", report, View()).splitlines()
+    assert marked in render("markdown", report, View())
 
 
 def test_text_of_parity() -> None:
