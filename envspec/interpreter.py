@@ -8,7 +8,7 @@ from pathlib import Path
 
 from envspec.errors import UsageError
 from envspec.hosts import parse_host
-from envspec.hosts.interface import expand_user
+from envspec.hosts.interface import expand_user, interpreter_in
 from envspec.spec import Spec, find_spec, load_spec
 
 __all__ = ["Belonging", "lock_here", "lock_of"]
@@ -77,7 +77,7 @@ def _interpreter(root: Path, text: str) -> Path:
         found = shutil.which(text)
         return Path(found) if found else root / path
     path = root / path
-    return next((path / name for name in ("bin/python3", "bin/python") if (path / name).exists()), path)
+    return interpreter_in(path) or path
 
 
 def _same(one: Path, other: Path) -> bool:

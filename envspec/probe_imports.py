@@ -1695,10 +1695,8 @@ class Machine:
                 else:
                     owner.fuzzy = True
             elif isinstance(owner, Native) and owner.name == "globals":
-                if isinstance(key, str) and not self.maybe:
-                    owner.owner.names[key] = value
-                elif isinstance(key, str):
-                    owner.owner.names[key] = UNKNOWN
+                if isinstance(key, str):
+                    owner.owner.names[key] = UNKNOWN if self.maybe else value
                 else:
                     begins = self._begins(_index(target.slice))
                     owner.owner.prefixes += begins

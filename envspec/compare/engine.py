@@ -156,6 +156,7 @@ def _hosts(ordered: Sequence[LabelledSnapshot], locks: Sequence[RoleLock]) -> li
                 role=host.role,
                 snapshot=host.snapshot,
                 installed=host.snapshot.installed(),
+                faults=host.snapshot.file_faults(),
                 resolved=result,
             )
         )
@@ -349,7 +350,7 @@ def _with_content(text: str | None, host: Host, key: Key) -> str | None:
     dist = host.installed.get(key[1])
     if text is None or dist is None:
         return text
-    found = "".join(fault.found or fault.path for fault in host.snapshot.file_faults().get(key[1], ()))
+    found = "".join(fault.found or fault.path for fault in host.faults.get(key[1], ()))
     changes = hashlib.sha256(found.encode("utf-8", "surrogatepass")).hexdigest() if found else None
     mark = changes or dist.origin.commit or (dist.content or "").split(":")[-1] or dist.build
     return f"{text} [{mark[:8]}]" if mark else text

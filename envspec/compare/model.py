@@ -11,7 +11,7 @@ from typing import Final, TypeAlias, TypeVar
 from envspec.findings import Finding, Json, Location, Severity
 from envspec.locks import ResolvedLock
 from envspec.rules import finding
-from envspec.snapshot import Distribution, Snapshot
+from envspec.snapshot import Distribution, FileFault, Snapshot
 from envspec.spec import Declared, Spec
 
 __all__ = ["Collector", "Fact", "Host", "Key", "LabelledSnapshot", "Split", "joined", "some"]
@@ -52,12 +52,16 @@ class LabelledSnapshot:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Host:
-    """A captured host with what its lock says for it. ``installed`` is canonical name to the copy that is imported."""
+    """A captured host with what its lock says for it.
+
+    ``installed`` is canonical name to the copy that is imported, ``faults`` what is known to be wrong with files of each.
+    """
 
     label: str
     role: str | None
     snapshot: Snapshot
     installed: Mapping[str, Distribution]
+    faults: Mapping[str, tuple[FileFault, ...]]
     resolved: ResolvedLock | None
 
 

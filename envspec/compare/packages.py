@@ -102,11 +102,10 @@ def facts(host: Host) -> dict[Key, Fact]:
     """
     out: dict[Key, Fact] = {}
     parts: dict[str, list[tuple[str, Fact]]] = {}
-    known = host.snapshot.file_faults()
     for name, dist in host.installed.items():
         variant = variant_of(dist, host)
         source = dist.verification.source_digest if dist.verification is not None else None
-        faults = known.get(name, ())
+        faults = host.faults.get(name, ())
         identity = (
             release(dist.version),
             variant,
@@ -123,7 +122,7 @@ def facts(host: Host) -> dict[Key, Fact]:
     for held, members in parts.items():
         members.sort(key=lambda member: member[0])
         text = " + ".join(of_component(fact.text, name, held) for name, fact in members)
-        faults = tuple(fault for name, _ in members for fault in known.get(name, ()))
+        faults = tuple(fault for name, _ in members for fault in host.faults.get(name, ()))
         out["component", held] = Fact(tuple((name, fact.identity) for name, fact in members), text, _counted(faults))
     return out
 

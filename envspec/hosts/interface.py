@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from envspec.errors import CaptureError
+from envspec.files import exists
 from envspec.hosts import wire
 from envspec.hosts.process import Exchange, exchange
 from envspec.snapshot import Snapshot, SnapshotError
@@ -152,6 +153,12 @@ def expand_user(path: str) -> Path:
         return Path(path).expanduser()
     except RuntimeError:
         return Path(path)
+
+
+def interpreter_in(directory: Path) -> Path | None:
+    """The interpreter of a virtual environment's directory, None where there is none."""
+    found = (directory / name for name in ("bin/python3", "bin/python", "Scripts/python.exe"))
+    return next(filter(exists, found), None)
 
 
 def last_line(text: str) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from envspec.files import exists, is_dir
 from envspec.hosts import wire
-from envspec.hosts.interface import ProcessHost, expand_user, last_line
+from envspec.hosts.interface import ProcessHost, expand_user, interpreter_in, last_line
 from envspec.hosts.process import Exchange
 
 __all__ = ["LocalHost"]
@@ -36,9 +36,9 @@ class LocalHost(ProcessHost):
             return sys.executable
         path = expand_user(given)
         if is_dir(path):
-            for name in ("bin/python3", "bin/python", "Scripts/python.exe"):
-                if exists(path / name):
-                    return str(path / name)
+            inside = interpreter_in(path)
+            if inside is not None:
+                return str(inside)
             raise self.failure(
                 f"{wire.clean(str(path))} is a directory without bin/python3; name an interpreter or a venv"
             )
