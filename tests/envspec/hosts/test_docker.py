@@ -20,7 +20,7 @@ from envspec.errors import CaptureError, UsageError
 from envspec.hosts import CaptureOptions, Host, open_host, parse_host
 from envspec.hosts.docker import ImageHost, unpack_metadata
 from tests.envspec.build import torch_files, wheel_files
-from tests.envspec.engine import BASE, PREFIX, containers_of
+from tests.envspec.engine import BASE, PREFIX, containers_of, running_engine
 from tests.envspec.peers import of_pip, of_uv, ours, uv
 
 ECHO = "import sys\ndef main(request):\n    return [request, sys.version_info[0]]\n"
@@ -149,25 +149,15 @@ def test_without_an_engine_the_error_is_one_sentence(monkeypatch: pytest.MonkeyP
 @pytest.fixture(scope="module")
 def engine() -> Iterator[Any]:
     """A client, with the images the tests need; skips with the reason."""
-    docker = pytest.importorskip("docker")
-    try:
-        client = docker.from_env(timeout=600)
-        client.ping()
-    except Exception as error:
-        pytest.skip(f"no container engine runs here: {str(error)[:80]}")
-    try:
-        client.images.get(BASE)
-    except docker.errors.ImageNotFound:
-        pytest.skip(f"no image {BASE}; make one with debootstrap and docker import, or name one in ENVSPEC_TEST_IMAGE")
-    container = client.containers.create(BASE, ["x"])
-    container.commit(repository=f"{PREFIX}-python", tag="latest")
-    container.remove()
-    for name, files in ((f"{PREFIX}-files", packages()), (f"{PREFIX}-empty", {"etc/empty": b""})):
-        client.api.import_image_from_data(tar(files), repository=name)
-    yield client
-    for name in (f"{PREFIX}-files", f"{PREFIX}-empty", f"{PREFIX}-python"):
-        client.images.remove(name, force=True)
-    client.close()
+    with running_engine() as client:
+        container = client.containers.create(BASE, ["x"])
+        container.commit(repository=f"{PREFIX}-python", tag="latest")
+        container.remove()
+        for name, files in ((f"{PREFIX}-files", packages()), (f"{PREFIX}-empty", {"etc/empty": b""})):
+            client.api.import_image_from_data(tar(files), repository=name)
+        yield client
+        for name in (f"{PREFIX}-files", f"{PREFIX}-empty", f"{PREFIX}-python"):
+            client.images.remove(name, force=True)
 
 
 def host(text: str) -> Host:

@@ -21,7 +21,7 @@ from envspec.images.digest import below, entries_of_tar, environment_digest
 from envspec.images.inspect import stopped
 from envspec.images.read import image_host
 from tests.envspec.build import wheel_files
-from tests.envspec.engine import BASE, PREFIX
+from tests.envspec.engine import BASE, PREFIX, running_engine
 
 HASH = "sha256:" + "0" * 64
 ENVIRONMENT = ("PATH=/opt/env/bin:/usr/bin:/bin", "VIRTUAL_ENV=/opt/env", "PYTHONNOUSERSITE=1", "OMP_NUM_THREADS=1")
@@ -158,17 +158,7 @@ class Workshop:
 @pytest.fixture(scope="session")
 def workshop() -> Iterator[Workshop]:
     """A running engine with the base image; skips with the reason."""
-    docker = pytest.importorskip("docker")
-    try:
-        client = docker.from_env(timeout=600)
-        client.ping()
-    except Exception as error:
-        pytest.skip(f"no container engine runs here: {str(error)[:80]}")
-    with contextlib.closing(client):
-        try:
-            client.images.get(BASE)
-        except docker.errors.ImageNotFound:
-            pytest.skip(f"no image {BASE}; make one with debootstrap and docker import, or name one in ENVSPEC_TEST_IMAGE")
+    with running_engine() as client:
         slim = f"{PREFIX}-slim"
         with stopped(client, BASE) as container:
             client.api.import_image_from_data(_without_ballast(container.export()), repository=slim)
