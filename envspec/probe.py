@@ -14,6 +14,7 @@ reason, and is never reported as absent. ``main(request)`` is the entry; all key
 ``deep``        canonical names whose files are verified against RECORD, ``["*"]`` for all
 ``variables``   further environment variables to record, by name or ``PREFIX_*``
 ``timeout``     seconds for one section (10); ``deep_timeout`` for the verification (600)
+``alone``       whether this process does nothing else, so that it may fork to do the longest sections on several processors
 ``root``        read an unpacked file system at this directory instead of the running interpreter
 ==============  ======================================================================================================
 
@@ -45,6 +46,7 @@ SECTION_SECONDS = 10.0
 DEEP_SECONDS = 600.0
 MAX_FILE = 64 << 20
 NVIDIA_SMI_SECONDS = 15.0
+HELPERS = 3
 
 
 # Files. Everything is read through these: regular files only, so that a FIFO or a device in a metadata directory
@@ -211,6 +213,172 @@ class Sections:
         self.status[name] = {"status": status, "reason": reason}
 
 
+# What is done for each of many items is done on several processors, by processes of our own
+
+
+class Helper:
+    """One forked process, which answers requests over a pair of pipes until ours is closed."""
+
+    def __init__(self, blocks: Blocks, others: list[Helper]) -> None:
+        """Fork; ``others`` are those forked before, whose pipes the new process must not hold.
+
+        Raises:
+            OSError: this host allows no further process or pipe.
+        """
+        theirs_in, self.requests = os.pipe()
+        try:
+            self.answers, theirs_out = os.pipe()
+        except OSError:
+            os.close(theirs_in)
+            os.close(self.requests)
+            raise
+        try:
+            self.pid = os.fork()
+        except OSError:
+            for handle in (theirs_in, theirs_out):
+                os.close(handle)
+            self.close()
+            raise
+        if not self.pid:
+            try:
+                # Whoever waits for this host's output must not wait for a helper that hangs on a dead file system.
+                nowhere = os.open(os.devnull, os.O_RDWR)
+                for handle in (0, 1, 2):
+                    os.dup2(nowhere, handle)
+                for helper in [self] + others:
+                    helper.close()
+                while True:
+                    request = receive(theirs_in)
+                    if request is None:
+                        break
+                    send(theirs_out, blocks.work(*request))
+            finally:
+                os._exit(0)
+        os.close(theirs_in)
+        os.close(theirs_out)
+
+    def close(self) -> None:
+        """Let it end: nobody can ask it any more."""
+        os.close(self.requests)
+        os.close(self.answers)
+
+
+def send(handle: int, value: Any) -> None:
+    """One value through a pipe."""
+    import marshal
+
+    data = marshal.dumps(value)
+    view = memoryview(struct.pack("<Q", len(data)) + data)
+    while view:
+        view = view[os.write(handle, view) :]
+
+
+def receive(handle: int) -> Any:
+    """One value from a pipe, None where its other end was closed before it was whole."""
+    import marshal
+
+    head = exactly(handle, 8)
+    body = exactly(handle, struct.unpack("<Q", head)[0]) if head is not None else None
+    return None if body is None else marshal.loads(body)
+
+
+def exactly(handle: int, size: int) -> bytes | None:
+    """So many bytes of a pipe, None where it ends before."""
+    parts = []
+    while size:
+        part = os.read(handle, min(size, 1 << 20))
+        if not part:
+            return None
+        parts.append(part)
+        size -= len(part)
+    return b"".join(parts)
+
+
+class Blocks:
+    """The numbers of the blocks of items that nobody has begun, a byte each in a pipe that every process takes the next one from."""
+
+    def __init__(self) -> None:
+        self.next, self.offered = os.pipe()
+        os.set_blocking(self.next, False)
+
+    def work(self, name: str, where: str, items: list[str], count: int) -> dict[int, list[Any]]:
+        """``SHARED[name](where, items)`` for one block of the items after another, until there is none left."""
+        done: dict[int, list[Any]] = {}
+        while True:
+            try:
+                number = os.read(self.next, 1)[0]
+            except (BlockingIOError, IndexError):
+                return done
+            done[number] = SHARED[name](where, items[number::count])
+
+    def close(self) -> None:
+        """Give the pipe back."""
+        os.close(self.next)
+        os.close(self.offered)
+
+
+class Helpers:
+    """A few helpers; with none of them, or none left, the work is done here and takes longer.
+
+    They are forked before the first thread of this process starts.
+    """
+
+    def __init__(self, most: int) -> None:
+        """As many as there are other processors, and not more than ``most``."""
+        self.every: list[Helper] = []
+        self.blocks: Blocks | None = None
+        processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        count = min(most, processors - 1) if hasattr(os, "fork") else 0
+        try:
+            blocks = self.blocks = Blocks() if count > 0 else None
+            while blocks is not None and len(self.every) < count:
+                self.every.append(Helper(blocks, self.every))
+        except OSError:
+            pass  # this host allows no more
+        self.idle = list(self.every)
+
+    def share(self, name: str, where: str, items: list[str]) -> list[Any]:
+        """``SHARED[name](where, items)``, done by all who have nothing else to do."""
+        count = min(len(items) // BLOCK, 256)
+        if self.blocks is None or not self.idle or count < 2:
+            return SHARED[name](where, items)
+        os.write(self.blocks.offered, bytes(range(count)))
+        request = (name, where, items, count)
+        asked = []
+        while self.idle:
+            helper = self.idle.pop()  # it is back once it has answered: one that hangs is asked nothing more
+            try:
+                send(helper.requests, request)
+            except OSError:
+                continue
+            asked.append(helper)
+        done = self.blocks.work(*request)
+        for helper in asked:
+            answer = receive(helper.answers)
+            if answer is not None:
+                done.update(answer)
+                self.idle.append(helper)
+        out: list[Any] = [None] * len(items)
+        for number in range(count):
+            # A helper that was killed has taken its block with it.
+            out[number::count] = done[number] if number in done else SHARED[name](where, items[number::count])
+        return out
+
+    def close(self) -> None:
+        """End them all; one that hangs is killed and not waited for."""
+        for helper in self.every:
+            helper.close()
+            try:
+                if helper not in self.idle:
+                    os.kill(helper.pid, 9)
+                os.waitpid(helper.pid, 0 if helper in self.idle else os.WNOHANG)
+            except OSError:
+                pass
+        if self.blocks is not None:
+            self.blocks.close()
+        self.every, self.idle, self.blocks = [], [], None
+
+
 # Interpreter
 
 
@@ -237,15 +405,13 @@ class Python:
 
     def read(self, out: dict[str, Any], reasons: list[str]) -> None:
         """The sections ``interpreter`` and ``markers``."""
-        import sysconfig
-
         version = sys.version_info
         label = {"alpha": "a", "beta": "b", "candidate": "rc"}.get(version.releaselevel)
         full = "%d.%d.%d" % version[:3] + ("%s%d" % (label, version.serial) if label else "")
         creator = None
         if self.config is not None:
             creator = "uv" if "uv" in self.config else "virtualenv" if "virtualenv" in self.config else "venv"
-        marker = os.path.join(sysconfig.get_path("stdlib"), "EXTERNALLY-MANAGED")
+        marker = os.path.join(os.path.dirname(os.path.abspath(os.__file__)), "EXTERNALLY-MANAGED")
         gil = getattr(sys, "_is_gil_enabled", None)
         suffix = extension_suffixes()[0] if extension_suffixes() else ""
         out["interpreter"] = {
@@ -260,7 +426,7 @@ class Python:
             "conda": os.path.isdir(os.path.join(self.base_prefix, "conda-meta")),
             "venv_creator": creator,
             "soabi": suffix.split(".")[1] if suffix.count(".") == 2 else None,
-            "platform": sysconfig.get_platform(),
+            "platform": platform_name(),
             "pointer_bits": struct.calcsize("P") * 8,
             "byteorder": sys.byteorder,
             "debug": hasattr(sys, "gettotalrefcount"),
@@ -276,6 +442,16 @@ def extension_suffixes() -> list[str]:
     import _imp
 
     return list(_imp.extension_suffixes())
+
+
+def platform_name() -> str:
+    """``sysconfig.get_platform()``, without loading it where its answer is known: that takes milliseconds."""
+    if sys.platform.startswith("linux"):
+        return ("linux-%s" % os.uname().machine).replace(" ", "_").replace("/", "-")
+    else:
+        import sysconfig
+
+        return sysconfig.get_platform()
 
 
 def markers(full: str) -> dict[str, str]:
@@ -524,21 +700,23 @@ class Location:
         self.path = path
         self.distributions: list[dict[str, Any]] = []
         self.leftovers: list[dict[str, str]] = []
-        self.lines: dict[int, list[bytes]] = {}  # index of the distribution -> RECORD lines worth keeping
+        self.tops: dict[int, list[bytes]] = {}  # index of the distribution -> first components of what RECORD lists
         self.owned: set[str] = set()  # top-level names some distribution owns
         self.names: list[str] = []
         self.natives: list[tuple[int, str]] = []  # (index of the distribution, path relative to the location)
         self.shared: list[dict[str, Any]] = []
         self._owners: dict[bytes, int] | None = None
 
-    def scan(self, names: list[str], reasons: list[str]) -> None:
+    def scan(self, names: list[str], reasons: list[str], helpers: Helpers) -> None:
         """Read every distribution among the directory's names."""
         self.names = names
+        usual = [name for name in names if name.endswith(".dist-info") and not name.startswith("~")]
+        infos = dict(zip(usual, helpers.share("dist_infos", self.path, usual)))  # noqa: B905 (strict= is 3.10)
         for name in sorted(names):
             if name.startswith("~"):
                 self.leftovers.append({"path": os.path.join(self.path, name), "name": name})
-            elif name.endswith(".dist-info"):
-                self.dist_info(name, reasons)
+            elif name in infos:
+                self.take(infos[name], reasons)
             elif name.endswith(".egg-info"):
                 self.egg_info(name, reasons)
             elif name.endswith(".egg-link"):
@@ -547,14 +725,28 @@ class Location:
 
     # One metadata directory
 
-    def dist_info(self, name: str, reasons: list[str]) -> None:
-        """A ``*.dist-info`` directory."""
+    def take(self, info: dict[str, Any], reasons: list[str]) -> None:
+        """Keep what `dist_info` found."""
+        reasons.extend(info["reasons"])
+        if "dist" not in info:
+            return
+        index = len(self.distributions)
+        self.distributions.append(info["dist"])
+        if info["tops"]:
+            self.tops[index] = info["tops"]
+        self.natives.extend([(index, where) for where in info["natives"]])
+        self.finish(info["dist"], info["modules"], info["problems"])
+
+    def dist_info(self, name: str) -> dict[str, Any]:
+        """A ``*.dist-info`` directory: ``dist`` unless it is none, ``modules``, ``problems``, RECORD's ``tops`` and ``natives``, and
+        the ``reasons`` why something could not be read."""
         folder = os.path.join(self.path, name)
         problems: list[dict[str, str]] = []
+        reasons: list[str] = []
         try:
             files = set(os.listdir(folder))
         except NotADirectoryError:
-            return
+            return {"reasons": reasons}
         except OSError as error:
             reasons.append("cannot list %s: %s" % (folder, error.strerror or error))
             problems.append(problem("unreadable", "its metadata directory cannot be listed", folder))
@@ -577,16 +769,16 @@ class Location:
             dist["origin"] = {"kind": "system"}
         elif "RECORD" in files:
             dist["origin"] = {"kind": "index"}
-        index = len(self.distributions)
-        self.distributions.append(dist)
-        modules: list[str] | None = None
+        modules: list[str] = []
+        tops: list[bytes] = []
+        natives: list[str] = []
         if "RECORD" in files:
-            modules = self.record(index, dist, folder, name, problems)
+            modules, tops, natives = self.record(dist, folder, name, problems)
         elif dist.get("origin", {}).get("kind") not in ("system", "conda") and files:
             problems.append(problem("no-record", "it has no RECORD, so its files cannot be told or verified", folder))
         if not modules and "top_level.txt" in files:
             modules = self.top_level(os.path.join(folder, "top_level.txt"))
-        self.finish(dist, modules or [], problems)
+        return {"dist": dist, "modules": modules, "problems": problems, "tops": tops, "natives": natives, "reasons": reasons}
 
     def egg_info(self, name: str, reasons: list[str]) -> None:
         """A ``*.egg-info`` directory or file (distutils, setuptools develop, Debian)."""
@@ -711,23 +903,23 @@ class Location:
     # RECORD
 
     def record(
-        self, index: int, dist: dict[str, Any], folder: str, name: str, problems: list[dict[str, str]]
-    ) -> list[str] | None:
-        """Content digest, modules, scripts and native files from RECORD; None where it cannot be read."""
+        self, dist: dict[str, Any], folder: str, name: str, problems: list[dict[str, str]]
+    ) -> tuple[list[str], list[bytes], list[str]]:
+        """Modules, first components and native files from RECORD, and in ``dist`` the content digest and scripts."""
         path = os.path.join(folder, "RECORD")
         try:
             data = read_bytes(path) or b""
         except UnreadableError as error:
             problems.append(problem("unreadable", str(error), path))
             dist["record"] = "damaged"
-            return None
+            return [], [], []
         lines, bad = record_lines(data)
         if bad:
             detail = "%d of its RECORD's lines cannot be read" % bad
             problems.append(problem("record-damaged", detail, path))
         if not lines:
             dist["record"] = "damaged" if bad else "empty"
-            return None
+            return [], [], []
         dist["record"] = "damaged" if bad else "ok"
         prefix = name.encode("utf-8", "surrogateescape") + b"/"
         # An environment has 50 to 100 thousand lines. What is common to a block of the sorted list is asked once a block.
@@ -747,15 +939,15 @@ class Location:
         blob = b"\n".join(content)
         dist["content"] = "sha256:" + hashlib.sha256(blob).hexdigest()
         dist["files"] = len(lines)
-        self.lines[index] = lines
+        natives = []
         at = blob.find(b".so")
         while at >= 0:
             end = blob.find(b"\n", at)
             where = blob[blob.rfind(b"\n", 0, at) + 1 : len(blob) if end < 0 else end].partition(b",")[0]
             if where.endswith(b".so") or b".so." in where:
-                self.natives.append((index, where.decode("utf-8", "surrogateescape")))
+                natives.append(where.decode("utf-8", "surrogateescape"))
             at = blob.find(b".so", end) if end >= 0 else -1
-        return modules
+        return modules, list(first_components(lines)), natives
 
     def odd_lines(self, dist: dict[str, Any], lines: list[bytes], prefix: bytes) -> Iterator[bytes]:
         """What the lines inside the metadata directory and outside the location add to the content."""
@@ -782,11 +974,11 @@ class Location:
     def find_shared(self) -> None:
         """Files that two distributions both own."""
         tops: dict[bytes, list[int]] = {}
-        for index, lines in self.lines.items():
-            for top in first_components(lines):
+        for index, components in self.tops.items():
+            for top in components:
                 tops.setdefault(top, []).append(index)
         sharing = sorted({index for owners in tops.values() if len(owners) > 1 for index in owners})
-        files = {index: {line.partition(b",")[0] for line in self.lines[index]} for index in sharing}
+        files = {index: {where for where, _, _ in self.rows(index)} for index in sharing}
         seen: set[bytes] = set()
         twice: set[bytes] = set()
         for here in files.values():
@@ -809,13 +1001,20 @@ class Location:
                 }
             )
 
+    def rows(self, index: int) -> Iterator[tuple[bytes, bytes, bytes]]:
+        """RECORD of one distribution, read again: few are needed twice, and all of them together are megabytes."""
+        try:
+            data = read_bytes(os.path.join(self.distributions[index]["metadata_path"], "RECORD")) or b""
+        except UnreadableError:
+            data = b""
+        return record_rows(data)
+
     def of_others(self, path: str, index: int) -> bool:
         """Whether another distribution's RECORD lists this file, or files in this folder."""
         if self._owners is None:  # of little use and not cheap where no file was added
             self._owners = {}
-            for owner, lines in self.lines.items():
-                for line in lines:
-                    where = line.partition(b",")[0]
+            for owner in self.tops:
+                for where, _, _ in self.rows(owner):
                     while where and self._owners.get(where) not in (owner, SEVERAL):
                         self._owners[where] = owner if where not in self._owners else SEVERAL
                         where = where.rpartition(b"/")[0]
@@ -823,12 +1022,14 @@ class Location:
 
     def hashes(self, index: int, paths: list[bytes]) -> list[bytes]:
         """The recorded hashes of some files of one distribution; empty where there is none."""
-        try:
-            data = read_bytes(os.path.join(self.distributions[index]["metadata_path"], "RECORD")) or b""
-        except UnreadableError:
-            return [b""] * len(paths)
-        table = {where: digest for where, digest, _ in record_rows(data)}
+        table = {where: digest for where, digest, _ in self.rows(index)}
         return [table.get(where, b"") for where in paths]
+
+
+def read_dist_infos(path: str, names: list[str]) -> list[dict[str, Any]]:
+    """`Location.dist_info` of several names of one directory."""
+    location = Location(path)
+    return [location.dist_info(name) for name in names]
 
 
 def block(lines: list[bytes], start: bytes) -> tuple[int, int]:
@@ -1008,9 +1209,8 @@ def read_direct_url(path: str, problems: list[dict[str, str]]) -> dict[str, Any]
 
 def record_lines(data: bytes) -> tuple[list[bytes], int]:
     """RECORD's rows as ``path,hash,size``, sorted, without quoting and bytecode; and how many rows could not be read."""
-    if b"\r" in data:  # the csv module ends its lines with one
-        data = data.replace(b"\r\n", b"\n")
-    lines = data.split(b"\n")
+    # The csv module ends its lines with \r\n; to replace these takes three times as long, and only a quoted field can hold others.
+    lines = data.replace(b"\r\n", b"\n").split(b"\n") if b'"' in data else data.splitlines()
     while lines and not lines[-1]:
         lines.pop()
     bytecode = data.count(b".pyc,")
@@ -1092,10 +1292,11 @@ def module_names(pairs: set[bytes]) -> list[str]:
 class Distributions:
     """All locations of the search path, and what only shows when they are seen together."""
 
-    def __init__(self, path: SearchPath, python: Python | None, sections: Sections) -> None:
+    def __init__(self, path: SearchPath, python: Python | None, sections: Sections, helpers: Helpers | None = None) -> None:
         self.path = path
         self.python = python
         self.sections = sections
+        self.helpers = helpers or Helpers(0)
         self.locations: list[Location] = []
 
     def read(self, out: dict[str, Any], reasons: list[str]) -> None:
@@ -1138,7 +1339,7 @@ class Distributions:
                 scan_archive(location, trouble)
                 return
             names = self.path.listings.get(location.path)
-            location.scan(listing(location.path) if names is None else names, trouble)
+            location.scan(listing(location.path) if names is None else names, trouble, self.helpers)
             if entry["origin"] != "stdlib":
                 loose = importable(location.names) - location.owned
                 loose.discard("bin")
@@ -1848,17 +2049,17 @@ class Loader:
             self.names[folder] = names
         return names
 
-    def find(self, soname: str, elf: Elf) -> dict[str, Any]:
+    def find(self, soname: str, needs: dict[str, Any]) -> dict[str, Any]:
         """Who would satisfy one NEEDED entry (ld.so(8): RPATH unless there is a RUNPATH, LD_LIBRARY_PATH,
         RUNPATH, cache)."""
-        origin = os.path.dirname(elf.path)
+        origin = os.path.dirname(needs["path"])
 
         def expand(text: str) -> list[str]:
             items = [item.replace("${ORIGIN}", origin).replace("$ORIGIN", origin) for item in text.split(":") if item]
             return [os.path.normpath(item) for item in items]
 
-        before = [] if elf.runpath else expand(elf.rpath) + self.interpreter
-        return self.seek(soname, before, expand(elf.runpath))
+        before = [] if needs["runpath"] else expand(needs["rpath"]) + self.interpreter
+        return self.seek(soname, before, expand(needs["runpath"]))
 
     def seek(self, soname: str, before: list[str], after: list[str]) -> dict[str, Any]:
         """`find` for a file with these run paths: what comes before LD_LIBRARY_PATH, and what after."""
@@ -1897,6 +2098,40 @@ def loader_cache() -> dict[str, str]:
     except (struct.error, ValueError):
         pass
     return out
+
+
+def read_needs(folder: str, paths: list[str]) -> list[dict[str, Any]]:
+    """What each of several ELF files of a folder asks for: ``needed``, ``rpath``, ``runpath``, ``versions``, ``machine`` and torch's
+    ``symbols``; or its ``fault``."""
+    out: list[dict[str, Any]] = []
+    for where in paths:
+        path = os.path.join(folder, where)
+        try:
+            elf = Elf(path)
+        except BadElfError as error:
+            out.append({"fault": str(error) if os.path.exists(path) else "missing"})
+            continue
+        try:
+            out.append(
+                {
+                    "path": path,
+                    "needed": elf.needed,
+                    "rpath": elf.rpath,
+                    "runpath": elf.runpath,
+                    "versions": elf.versions_needed(),
+                    "machine": elf.machine,
+                    "symbols": elf.undefined(),
+                }
+            )
+        except (struct.error, IndexError, ValueError, BadElfError):
+            out.append({"fault": "truncated or damaged"})
+        finally:
+            elf.close()
+    return out
+
+
+SHARED: dict[str, Callable[[str, list[str]], list[Any]]] = {"dist_infos": read_dist_infos, "needs": read_needs}
+BLOCK = 4  # items that are asked for at once
 
 
 class TorchExports:
@@ -1955,26 +2190,20 @@ def read_extensions(
     exports = TorchExports(torch, reasons)
     cxx = out["cxx"] = cxx_library(loader)
     for location in found.locations:
+        own = []
         for index, where in location.natives:
             owner = location.distributions[index]["name"]
-            if where.startswith(("nvidia/", "torch/lib/", "triton/backends/", "../")) or owner.startswith("nvidia-"):
-                continue
-            path = os.path.join(location.path, where)
+            if not where.startswith(("nvidia/", "torch/lib/", "triton/backends/", "../")) and not owner.startswith("nvidia-"):
+                own.append((owner, where))
+        every = found.helpers.share("needs", location.path, [where for _, where in own])
+        for (owner, where), needs in zip(own, every):  # noqa: B905 (strict= is 3.10)
             extension: dict[str, Any] = {"path": where, "owner": owner}
-            try:
-                elf = Elf(path)
-            except BadElfError as error:
-                extension["fault"] = str(error) if os.path.exists(path) else "missing"
-                out["extensions"].append(extension)
-                continue
-            try:
-                describe_extension(elf, extension, loader, exports, cxx)
-            except (struct.error, IndexError, ValueError, BadElfError):
-                extension = {"path": where, "owner": owner, "fault": "truncated or damaged"}
-            finally:
-                elf.close()
-            if "missing" in extension or any(need["by"] == "nothing" for need in extension.get("needed", ())):
-                extension["optional"] = is_optional(path)
+            if "fault" in needs:
+                extension["fault"] = needs["fault"]
+            else:
+                describe_extension(needs, extension, loader, exports, cxx)
+                if "missing" in extension or any(need["by"] == "nothing" for need in extension.get("needed", ())):
+                    extension["optional"] = is_optional(needs["path"])
             out["extensions"].append(extension)
     for library in exports.libraries:
         library.close()
@@ -1998,20 +2227,20 @@ def cxx_library(loader: Loader) -> dict[str, Any] | None:
 
 
 def describe_extension(
-    elf: Elf, extension: dict[str, Any], loader: Loader, exports: TorchExports, cxx: dict[str, Any] | None
+    needs: dict[str, Any], extension: dict[str, Any], loader: Loader, exports: TorchExports, cxx: dict[str, Any] | None
 ) -> None:
-    """Put one file's needs into its record."""
-    needed = [loader.find(soname, elf) for soname in elf.needed if not C_RUNTIME.match(soname)]
-    if CXX_LIBRARY in elf.needed:
-        own = loader.find(CXX_LIBRARY, elf)
+    """Put into one file's record who satisfies what it asks for (`read_needs`)."""
+    needed = [loader.find(soname, needs) for soname in needs["needed"] if not C_RUNTIME.match(soname)]
+    if CXX_LIBRARY in needs["needed"]:
+        own = loader.find(CXX_LIBRARY, needs)
         if own["by"] == "nothing" or cxx is None or own["path"] != cxx["path"]:
             needed.append(own)  # not the one that the snapshot tells the versions of
     if needed:
         extension["needed"] = needed
-    for key, version in elf.versions_needed().items():
+    for key, version in needs["versions"].items():
         extension[key.lower()] = version
-    extension["machine"] = MACHINES.get(elf.machine, str(elf.machine))
-    symbols = elf.undefined()
+    extension["machine"] = MACHINES.get(needs["machine"], str(needs["machine"]))
+    symbols = needs["symbols"]
     if symbols:
         extension["torch_symbols"] = len(symbols)
         missing = [name for name in symbols if not exports.has(name)]
@@ -2828,6 +3057,7 @@ def main(request: dict[str, Any] | None = None) -> dict[str, Any]:
     sections = Sections(seconds)
     if request.get("root"):
         return read_root(str(request["root"]), request, sections, started)
+    helpers = Helpers(HELPERS if request.get("alone") else 0)
     finish_gpus = sections.start("gpus", read_gpus)  # the slowest by far where there are GPUs
     finish_driver = sections.start("driver", read_driver)
     python = Python()
@@ -2835,7 +3065,7 @@ def main(request: dict[str, Any] | None = None) -> dict[str, Any]:
     sections.run("system", read_system)
     path = SearchPath()
     sections.run("path", lambda out, reasons: path.read(python, out, reasons))
-    found = Distributions(path, python, sections)
+    found = Distributions(path, python, sections, helpers)
     ready = threading.Event()
     finish_libraries = sections.start("libraries", lambda out, reasons: read_libraries(found, ready, 0.8 * seconds, out, reasons))
     bound = seconds * (len(path.entries) + 2)
@@ -2859,6 +3089,7 @@ def main(request: dict[str, Any] | None = None) -> dict[str, Any]:
     finish_libraries(max(seconds, 30.0))
     finish_driver(max(seconds, NVIDIA_SMI_SECONDS))
     finish_gpus(max(seconds, NVIDIA_SMI_SECONDS + 5.0))
+    helpers.close()
     return answer(request, sections, started)
 
 
@@ -2928,6 +3159,6 @@ def read_root(root: str, request: dict[str, Any], sections: Sections, started: f
 if __name__ == "__main__":
     if sys.path and sys.path[0] == os.path.dirname(os.path.abspath(__file__)):
         del sys.path[0]  # where this file lies is no part of the environment
-    sys.stdout.write(json.dumps(main({}), indent=1, sort_keys=True) + "\n")
+    sys.stdout.write(json.dumps(main({"alone": True}), indent=1, sort_keys=True) + "\n")
     sys.stdout.flush()
     os._exit(0)

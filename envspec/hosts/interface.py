@@ -51,6 +51,7 @@ class CaptureOptions:
             "variables": list(self.variables),
             "timeout": self.section_timeout,
             "deep_timeout": self.deep_timeout,
+            "alone": True,
         }
 
 

@@ -86,10 +86,10 @@ def test_a_location_that_hangs_costs_only_itself(tmp_path: Path, monkeypatch: py
     release = threading.Event()
     real = probe.Location.scan
 
-    def scan(self: probe.Location, names: list[str], reasons: list[str]) -> None:
+    def scan(self: probe.Location, names: list[str], reasons: list[str], helpers: probe.Helpers) -> None:
         if self.path == str(bad):
             release.wait(30)
-        real(self, names, reasons)
+        real(self, names, reasons, helpers)
 
     monkeypatch.setattr(probe.Location, "scan", scan)
     sections = probe.Sections(0.2)
