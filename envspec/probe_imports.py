@@ -999,7 +999,7 @@ class Machine:
             return
         names = module.names
         names.update(
-            __name__=module.name, __package__=module.package, __file__=module.spec.origin, __spec__=THING,
+            __name__=module.name, __package__=module.package, __file__=module.spec.origin, __spec__=Native("__spec__", module),
             __loader__=THING, __doc__=UNKNOWN, __builtins__=THING, __dict__=UNKNOWN,
         )  # fmt: skip
         if module.locations is not None:
@@ -2042,6 +2042,8 @@ class Machine:
             if owner.name == "sys.implementation":
                 return {"name": sys.implementation.name, "cache_tag": sys.implementation.cache_tag}.get(name, UNKNOWN)
             return Native(owner.name + "." + name)
+        if isinstance(owner, Native) and owner.name == "__spec__":
+            return {"name": owner.owner.name, "parent": owner.owner.package, "origin": owner.owner.spec.origin}.get(name, UNKNOWN)
         if isinstance(owner, Native) and owner.name == "globals":
             if name in ("update", "setdefault", "__setitem__", "pop"):
                 owner.owner.open = True

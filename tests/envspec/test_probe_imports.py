@@ -116,6 +116,16 @@ CASES: dict[str, tuple[dict[str, str], str, tuple[str, ...]]] = {
     "__getattr__ importing what is missing": (
         {"a.py": "import importlib\ndef __getattr__(n):\n    return getattr(importlib.import_module('gone'), n)\n"}, "a", ("X",),
     ),
+    "lazy table of where each name comes from": (
+        {
+            "a/__init__.py": "from importlib import import_module\n_T = {'X': (__spec__.parent, '.b'), 'Y': (__spec__.name, '.c')}\n"
+            "def __getattr__(n):\n    package, name = _T[n]\n    return getattr(import_module(name, package=package), n)\n",
+            "a/b.py": "import gone\nX = 1\n",
+            "a/c.py": "Y = 1\n",
+        },
+        "a", ("Y", "X"),
+    ),
+    "a spec is there": ({"a.py": "if __spec__ is None or not __spec__.origin.endswith('a.py'):\n    import gone\n"}, "a", ()),
     "lazy table": (
         {
             "a/__init__.py": "_T = {'X': '.b'}\ndef __getattr__(n):\n    if n not in _T:\n        raise AttributeError(n)\n"
