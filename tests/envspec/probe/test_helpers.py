@@ -57,7 +57,7 @@ def document(environment: Path, tmp_path: Path, before: str = "", alone: bool = 
     out = tmp_path / "out.json"
     asked = json.dumps({"alone": alone, **request})
     command = [str(environment), "-E", "-s", "-S", "-B", "-c", RUN, probe.__file__, before, asked, str(out)]
-    subprocess.run(command, check=True, timeout=60)
+    subprocess.run(command, check=True, timeout=60, cwd=tmp_path)
     answer: dict[str, object] = json.loads(out.read_text())
     return answer
 
