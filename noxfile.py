@@ -99,7 +99,7 @@ def _download_size(session: nox.Session, *requirements: str) -> str:
 
 
 def _envspec(session: nox.Session, *arguments: str, path: str | None = None) -> None:
-    """envspec from the checkout (the working directory), in the session's own environment. Its exit code is the session's.
+    """envspec from the checkout (the working directory), in the session's own environment. Where it fails the session fails; nox's exit code is 1 then.
 
     No PYTHONPATH unless it is given: what is captured here inherits it.
     """

@@ -165,7 +165,7 @@ class Import:
 
     `module` is absolute, and empty where `unresolved` says why: relative without a package or to what is above the top one,
     computed at run time, whatever the installed plugins name, a shared library. `names` are those of a from-import (each may
-    also be a submodule). `function` is the function it stands in. `path` leads from the entry's own statements to it: the import
+    also be a submodule). `function` is the function it stands in, None at module level. `path` leads from the entry's own statements to it: the import
     of a local module, the call of a function; empty for a direct one.
     `optional` means that a failure is caught and the script goes on. `beside` means that where nothing installed has the
     module, a plain directory beside the script is it, as a namespace package. `ignored` are codes named by an inline

@@ -653,6 +653,8 @@ class _Judge:
         if item.reach == "called":
             where = f"is in {item.function}()" if item.function else "runs"
             return f"; it {where}, reached from {steps}"
+        if item.function is None:
+            return f"; {item.site.file} is imported in functions only, which nothing at module level was seen to call"
         return f"; it is in {item.function}(), which nothing at module level was seen to call"
 
     def placed(

@@ -197,7 +197,8 @@ _ROWS: Final = (
         "version-differs",
         "A package has different versions on the compared hosts",
         "Different code runs on them: names move, defaults and numerics change.",
-        "Install the reference's version on the others, or declare the difference between the roles in envspec.yaml.",
+        "Say which host is right (`--reference HOST`, or a role's `baseline` in envspec.yaml) and install its version on the others, or declare the "
+        "difference between the roles there.",
     ),
     _rule(
         "EP204",

@@ -101,8 +101,17 @@ def _named(names: Sequence[HostName]) -> list[tuple[str, HostName]]:
     """A short unique name for each host."""
     taken: dict[str, HostName] = {}
     for name in names:
-        short = name.host or (Path(name.path).stem if name.kind == "file" and name.path else "local")
-        short = re.sub(r"[^A-Za-z0-9._-]+", "-", short).strip("-.") or "host"
+        short = re.sub(r"[^A-Za-z0-9._-]+", "-", _short(name)).strip("-.") or "host"
         unique = next(word for number in range(1, len(names) + 2) if (word := short if number == 1 else f"{short}-{number}") not in taken)
         taken[unique] = name
     return list(taken.items())
+
+
+def _short(name: HostName) -> str:
+    """The word that tells a host best: its own name, a file's, or that of the environment's folder (``local`` is the interpreter in use)."""
+    if name.host or not name.path:
+        return name.host or "local"
+    path = Path(name.path)
+    if name.kind != "local":
+        return path.stem
+    return path.parent.parent.name if path.parent.name == "bin" else path.name

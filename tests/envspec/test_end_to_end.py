@@ -418,6 +418,11 @@ def test_init_writes_paths_as_the_directory_of_the_spec_sees_them(world: World) 
     (folder / "bare").symlink_to(world.folder / "same")
     assert inside.envspec("init", "local:bare", "--spec", "bare.yaml").returncode == 0
     assert "local:./bare" in (folder / "bare.yaml").read_text()
+    assert load_spec(folder / "bare.yaml").hosts.keys() == {"bare"}
+    assert load_spec(folder / "ci" / "spec.yaml").hosts.keys() == {"same", "twin"}
+    named = ("local", "local:../same/bin/python3", "local:~/ml/.venv", "user@gpu-01.example:env")
+    assert inside.envspec("init", *named, "--spec", "named.yaml").returncode == 0
+    assert load_spec(folder / "named.yaml").hosts.keys() == {"local", "same", "venv", "gpu-01.example"}
     report = inside.report("diff", "--spec", "ci/spec.yaml", code=0)
     assert report.findings == ()
     assert len(report.hosts) == 2

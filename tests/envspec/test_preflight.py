@@ -310,6 +310,12 @@ def test_a_plain_directory_beside_the_script_is_a_module_where_nothing_else_is(c
     assert codes(check("from data import X\n", {"data/__init__.py": ""})) == [("EP104", "breaks", "data.X")]
 
 
+def test_a_local_module_that_only_functions_import_is_named_as_that(check: Check) -> None:
+    (found,) = check("def f():\n    import helper\n", helper="import gone\n")
+    assert (found.code, found.subject) == ("EP107", "gone")
+    assert found.what.endswith("; helper.py is imported in functions only, which nothing at module level was seen to call.")
+
+
 def test_plugins_and_libraries_are_undecided(check: Check) -> None:
     found = check("import ctypes\nfrom importlib.metadata import entry_points\n[p.load() for p in entry_points()]\nctypes.CDLL('libx.so')\n")
     assert [(f.code, f.severity, f.location and f.location.line) for f in found] == [("EP109", "noise", 3), ("EP109", "noise", 4)]

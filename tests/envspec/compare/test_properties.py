@@ -233,6 +233,8 @@ def test_where_hosts_tie_nothing_is_called_the_reference() -> None:
     report = compare([host(snap("a", dist("six", "1.0"))), host(snap("b", dist("six", "2.0")))])
     assert (report.reference, [group.reference for group in report.groups]) == (None, [False, False])
     assert cells(report) == {"a": ("different", "1.0"), "b": ("different", "2.0")}
+    (found,) = report.findings
+    assert "--reference HOST" in (found.fix or "")
     text = Markdown().render(report, View())
     assert "(reference)" not in text
     assert "`=` as the reference" not in text
