@@ -13,7 +13,7 @@ from envspec.errors import CaptureError, EnvspecError
 from envspec.hosts.interface import CaptureOptions, Host
 from envspec.snapshot import Snapshot
 
-__all__ = ["AT_ONCE", "Captured", "capture_all", "capture_each"]
+__all__ = ["AT_ONCE", "Captured", "at_the_same_time", "capture_all", "capture_each"]
 
 AT_ONCE = 32
 """Hosts captured at the same time. Each is one ssh process, which waits more than it works."""
@@ -54,11 +54,23 @@ def capture_each(
                 return
             done.put((index, _capture_one(hosts[index], salted)))
 
-    for _ in range(min(at_once, len(hosts))):
-        # Daemons, so that an interrupt does not wait for a host that hangs; the children end with their pipes.
-        threading.Thread(target=work, daemon=True).start()
+    at_the_same_time(work, min(at_once, len(hosts)))
     for _ in hosts:
         yield done.get()
+
+
+def at_the_same_time(work: Callable[[], None], most: int) -> None:
+    """Start ``work`` in so many threads, or as many as this machine allows; where it allows none, it is done on return.
+
+    The threads are daemons, so that an interrupt does not wait for a host that hangs; children end with their pipes.
+    """
+    for started in range(most):
+        try:
+            threading.Thread(target=work, daemon=True).start()
+        except RuntimeError:
+            if not started:
+                work()
+            return
 
 
 def capture_all(

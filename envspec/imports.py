@@ -1354,6 +1354,13 @@ def _import(
     )
 
 
+_OPENS: Final = re.compile(
+    r"__path__\s*(=[^=]|\+=|\.(append|insert|extend)\b|\[)|\b(extend_path|declare_namespace|meta_path)\b"
+    r"|\bmodules\s*(\[[^\]]*\]\s*=[^=]|\.(setdefault|update)\b)"
+)
+"""What a package's own code may bring modules in by that are not among its files, or other names than it defines."""
+
+
 def _local_problem(found: _Found, site: Site, tree: _Tree) -> Problem | None:
     """What can be seen to fail in an import of a local module."""
     parts = found.module.split(".")
@@ -1363,6 +1370,9 @@ def _local_problem(found: _Found, site: Site, tree: _Tree) -> Problem | None:
         if located is not None and located.suffix in _BINARIES:
             return None  # a compiled package may bring its submodules inside
         if located is None:
+            above = tree.load(".".join(parts[: i - 1])) if i > 1 else None
+            if above is not None and _OPENS.search(above.text):
+                return None
             return Problem(
                 kind="submodule", site=site, subject=module, message=f"{module} is not among the script's own modules"
             )
@@ -1370,7 +1380,7 @@ def _local_problem(found: _Found, site: Site, tree: _Tree) -> Problem | None:
     if file is None or file.problem is not None:
         return None
     source = file.text
-    if "__getattr__" in source or re.search(r"\b(globals|vars|locals|exec|setattr)\s*\(|import \*", source):
+    if "__getattr__" in source or _OPENS.search(source) or re.search(r"\b(globals|vars|locals|exec|setattr)\s*\(|import \*", source):
         return None
     bound = _bound(file.tree)
     for name in found.names:

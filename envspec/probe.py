@@ -23,16 +23,21 @@ Run by itself, ``python3 probe.py`` prints the snapshot of the interpreter that 
 
 from __future__ import annotations
 
+import os
+import sys
+
+if __name__ == "__main__" and sys.path and sys.path[0] == os.path.dirname(os.path.abspath(__file__)):
+    del sys.path[0]  # where this file lies is no part of the environment, and what lies beside it is not the standard library
+
 import binascii
 import bisect
+import functools
 import hashlib
 import itertools
 import json
-import os
 import re
 import stat
 import struct
-import sys
 import threading
 import time
 
@@ -156,6 +161,29 @@ def salted(salt: str | None, name: str, value: str) -> str | None:
 # Sections
 
 
+def begin(work: Callable[[], None]) -> Callable[[float], bool]:
+    """Start the work in a thread of its own; the function returned waits so many seconds and says whether it has ended.
+
+    On a host that allows no further thread it is done, without that bound, when it is waited for.
+    """
+    thread = threading.Thread(target=work, daemon=True)
+    try:
+        thread.start()
+    except RuntimeError:
+
+        def do(seconds: float) -> bool:
+            work()
+            return True
+
+        return do
+
+    def wait(seconds: float) -> bool:
+        thread.join(seconds)
+        return not thread.is_alive()
+
+    return wait
+
+
 class Sections:
     """Runs the readers, each in its own thread under a time bound, and keeps what they found and how it went."""
 
@@ -182,14 +210,13 @@ class Sections:
             except Exception as error:  # the status is how a reader's failure is told
                 failed.append("%s: %s" % (type(error).__name__, error))
 
-        thread = threading.Thread(target=body, daemon=True)
-        thread.start()
+        wait = begin(body)
 
         def finish(seconds: float | None = None) -> None:
             seconds = self.seconds if seconds is None else seconds
-            thread.join(seconds)
+            ended = wait(seconds)
             why = list(reasons) + list(failed)
-            if thread.is_alive():
+            if not ended:
                 why.append("did not finish within %g s" % seconds)
             # Copies: a reader that hangs may come back and write while the answer is being sent.
             kept = {key: list(value) if isinstance(value, list) else value for key, value in list(out.items())}
@@ -197,7 +224,7 @@ class Sections:
             if not why:
                 self.status[name] = {"status": "ok"}
             else:
-                known = "partial" if reasons and not failed and not thread.is_alive() else "unknown"
+                known = "partial" if reasons and not failed and ended else "unknown"
                 if known == "unknown" and any(kept.values()):
                     known = "partial"
                 self.status[name] = {"status": known, "reason": "; ".join(why[:5])[:600]}
@@ -1311,10 +1338,8 @@ class Distributions:
                 continue
             location = Location(entry["path"])
             trouble: list[str] = []
-            worker = threading.Thread(target=self.guarded, args=(location, entry, trouble), daemon=True)
-            worker.start()
-            worker.join(self.sections.seconds)
-            if worker.is_alive():
+            wait = begin(functools.partial(self.guarded, location, entry, trouble))
+            if not wait(self.sections.seconds):
                 reasons.append("reading %s did not finish within %g s" % (entry["path"], self.sections.seconds))
                 continue
             reasons.extend(trouble)
@@ -3157,8 +3182,6 @@ def read_root(root: str, request: dict[str, Any], sections: Sections, started: f
 
 
 if __name__ == "__main__":
-    if sys.path and sys.path[0] == os.path.dirname(os.path.abspath(__file__)):
-        del sys.path[0]  # where this file lies is no part of the environment
     sys.stdout.write(json.dumps(main({"alone": True}), indent=1, sort_keys=True) + "\n")
     sys.stdout.flush()
     os._exit(0)

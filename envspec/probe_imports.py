@@ -2861,8 +2861,12 @@ def main(request: Dict[str, Any]) -> Dict[str, Any]:
     except (ValueError, RuntimeError):
         pass
     thread = threading.Thread(target=work)
-    thread.start()
-    thread.join()
+    try:
+        thread.start()
+        thread.join()
+    except RuntimeError:  # this host allows no further thread, or none with such a stack
+        sys.setrecursionlimit(limit)
+        work()
     sys.setrecursionlimit(limit)
     threading.stack_size(0)
     if collecting:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import queue
-import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,7 +14,7 @@ from typing import Final, TypeVar
 from rich.console import Console
 from rich.status import Status
 
-from envspec.capture import AT_ONCE, Captured, capture_each
+from envspec.capture import AT_ONCE, Captured, at_the_same_time, capture_each
 from envspec.errors import CaptureError, EnvspecError, UsageError
 from envspec.files import is_dir, real, within
 from envspec.findings import FailOn, Report
@@ -286,9 +285,7 @@ def concurrently(works: Mapping[str, Callable[[], T]], at_once: int | None, sink
             except Exception as error:  # one host's surprise must not lose the others' answers
                 done.put((label, CaptureError(f"{label}: {type(error).__name__}: {error}")))
 
-    for _ in range(min(at_once or AT_ONCE, len(works))):
-        # Daemons, so that an interrupt does not wait for a host that hangs.
-        threading.Thread(target=worker, daemon=True).start()
+    at_the_same_time(worker, min(at_once or AT_ONCE, len(works)))
     answers: dict[str, T | EnvspecError] = {}
     with _progress(sink) as status:
         while len(answers) < len(works):

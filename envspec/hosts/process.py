@@ -72,8 +72,8 @@ def exchange(
     assert process.stdin is not None
     assert process.stdout is not None
     assert process.stderr is not None
-    feeder = threading.Thread(target=_feed, args=(process, payload), daemon=True)
-    feeder.start()
+    os.set_blocking(process.stdin.fileno(), False)
+    unsent = memoryview(payload)
     deadline = time.monotonic() + timeout
     received, errors = bytearray(), bytearray()
     frame: wire.Frame | None = None
@@ -81,6 +81,7 @@ def exchange(
     with selectors.DefaultSelector() as selector:
         selector.register(process.stdout, selectors.EVENT_READ, received)
         selector.register(process.stderr, selectors.EVENT_READ, errors)
+        selector.register(process.stdin, selectors.EVENT_WRITE)
         # A connection kept open by ssh's ControlPersist holds stderr, so only stdout's end counts.
         while frame is None and process.stdout in {key.fileobj for key in selector.get_map().values()}:
             left = deadline - time.monotonic()
@@ -88,6 +89,12 @@ def exchange(
                 timed_out = True
                 break
             for key, _ in selector.select(left):
+                if key.fileobj is process.stdin:
+                    unsent = _feed(process, unsent)
+                    if not unsent:
+                        selector.unregister(key.fileobj)
+                        process.stdin.close()
+                    continue
                 chunk = os.read(key.fd, 1 << 18)
                 if not chunk:
                     selector.unregister(key.fileobj)
@@ -100,10 +107,10 @@ def exchange(
             if len(received) > wire.MAX_ANSWER:
                 too_long = True
                 break
+    process.stdin.close()
     status = _end(process, 1.0 if not (timed_out or too_long) else 0.0)
     _LIVE.discard(process)
     _drain(process, errors)
-    feeder.join(1.0)
     for stream in (process.stdout, process.stderr):
         with contextlib.suppress(OSError):
             stream.close()
@@ -117,14 +124,15 @@ def exchange(
     )
 
 
-def _feed(process: subprocess.Popen[bytes], payload: bytes) -> None:
-    """Write the program; a command that ends early takes no more of it."""
+def _feed(process: subprocess.Popen[bytes], unsent: memoryview) -> memoryview:
+    """Write what the command takes of the program; what is left, which is nothing for one that ended early."""
     assert process.stdin is not None
-    with contextlib.suppress(OSError, ValueError):
-        process.stdin.write(payload)
-        process.stdin.flush()
-    with contextlib.suppress(OSError, ValueError):
-        process.stdin.close()
+    try:
+        return unsent[os.write(process.stdin.fileno(), unsent) :]
+    except BlockingIOError:
+        return unsent
+    except OSError:
+        return unsent[:0]
 
 
 def _end(process: subprocess.Popen[bytes], grace: float) -> int | None:

@@ -67,6 +67,23 @@ def test_all_share_one_salt_that_is_never_stored(monkeypatch: pytest.MonkeyPatch
     assert taken.capture.salt_id is not None
 
 
+@pytest.mark.parametrize("allowed", [0, 1])
+def test_where_no_further_thread_is_allowed_all_are_captured_nevertheless(allowed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    start = threading.Thread.start
+    started: list[threading.Thread] = []
+
+    def refuse(thread: threading.Thread) -> None:
+        if len(started) == allowed:
+            raise RuntimeError("can't start new thread")
+        started.append(thread)
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    outcomes = capture_all([LocalHost("local", sys.executable), Fake("b", lambda: None)])
+    assert [outcome.error for outcome in outcomes] == [None, None]
+    assert len(started) == allowed
+
+
 def test_no_hosts_are_no_outcomes() -> None:
     assert capture_all([]) == []
 

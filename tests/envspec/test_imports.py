@@ -335,6 +335,20 @@ class TestLocalFaults:
             ("name", "pkg.mod:lost", 2),
         ]
 
+    @pytest.mark.parametrize(
+        "opening",
+        [
+            "import os\n__path__.append(os.path.join(os.path.dirname(__file__), '..', 'hidden'))\n",
+            "import pkgutil\n__path__ = pkgutil.extend_path(__path__, __name__)\n",
+            "import sys, types\nsys.modules[__name__ + '.gone'] = types.ModuleType('gone')\n",
+        ],
+    )
+    def test_what_a_package_brings_in_by_code_is_not_missing(self, parse: Parse, opening: str) -> None:
+        script = parse("import pkg.gone\nfrom pkg import gone\n", **{"pkg/__init__": opening})
+        assert script.problems == ()
+        plain = parse("import pkg.gone\n", **{"pkg/__init__": "print(list(__path__), __import__('sys').modules[__name__])\n"})
+        assert [(p.kind, p.subject) for p in plain.problems] == [("submodule", "pkg.gone")]
+
     def test_names_made_at_run_time_are_not_called_missing(self, parse: Parse) -> None:
         script = parse("from mod import lost\n", mod="globals().update(lost=1)\n")
         assert script.problems == ()

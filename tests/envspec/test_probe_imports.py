@@ -7,6 +7,7 @@ import random
 import subprocess
 import sys
 import sysconfig
+import threading
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -38,6 +39,17 @@ def asked(path: list[str], module: str, *names: str, **request: Any) -> dict[str
         "path": [*path, *stdlib()], "scripts": [{"modules": [{"module": module, "names": list(names)}], **request}],
     })  # fmt: skip
     return dict(answer["scripts"][0]["modules"][0])
+
+
+def test_where_no_further_thread_is_allowed_the_answer_is_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = [str(write(tmp_path, {"package/__init__.py": "import nowhere"}))]
+    before = asked(path, "package")
+
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    assert asked(path, "package") == before
 
 
 TRUTH = """

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from packaging.markers import default_environment
 
+from envspec import probe
 from envspec.hosts import CaptureOptions, open_host, parse_host
 from envspec.snapshot import Snapshot
 from tests.envspec.build import bare_venv, check_call, install, make_wheel, python_env
@@ -160,6 +161,12 @@ def test_the_same_environment_twice_has_one_digest(tmp_path: Path) -> None:
         (tmp_path / str(number)).mkdir()
         digests.add(capture(make("uv", tmp_path / str(number))).digest)
     assert len(digests) == 1
+
+
+def test_the_probe_runs_by_itself_where_it_lies(environments: Callable[[str], Path]) -> None:
+    python = environments("venv-pip")
+    run = subprocess.run([python, "-E", "-s", "-S", "-B", probe.__file__], capture_output=True, text=True, check=True, timeout=60)
+    assert [item["name"] for item in json.loads(run.stdout)["distributions"]] == [dist.name for dist in capture(python).distributions]
 
 
 def test_what_a_distribution_tells(environments: Callable[[str], Path]) -> None:

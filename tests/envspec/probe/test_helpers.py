@@ -100,6 +100,7 @@ def test_they_are_used_and_change_nothing(environment: Path, tmp_path: Path) -> 
     [
         pytest.param("def no(): raise OSError(11, 'no more processes')\nos.fork = no", id="no process allowed"),
         pytest.param("def no(): raise OSError(24, 'too many open files')\nos.pipe = no", id="no pipe allowed"),
+        pytest.param("def no(self): raise RuntimeError('no more threads')\nthreading.Thread.start = no", id="no thread allowed"),
         pytest.param("del os.fork", id="no fork"),
         pytest.param(
             "me = os.getpid()\n_work = Location.dist_info\ndef once(self, name):\n    if os.getpid() != me: os.kill(os.getpid(), 9)\n    return _work(self, name)\n"
