@@ -6,7 +6,9 @@ import functools
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
+from urllib.parse import urlsplit
 
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.tags import Tag, parse_tag
 
 from envspec import mend
@@ -406,7 +408,11 @@ def _presence(
         )
         name = key[1] if key[0] == "package" else next(n for n in sorted(have[0].installed) if component(n) == key[1])
         version = have[0].installed[name].version
-        fix = mend.install(lack[0].snapshot, [f"{name}=={version}" if version else name])
+        wanted = have[0].installed[name]
+        fix = _for_another_python(wanted, lack[0])
+        same = _same(wanted, version)
+        if fix is None and same is not None:
+            fix = mend.install(lack[0].snapshot, [same])
         out.add(
             "EP204",
             key[1],
@@ -418,6 +424,41 @@ def _presence(
             evidence={"expected": text, "found": None},
             cover=False,
         )
+
+
+def _same(wanted: Distribution, version: str | None) -> str | None:
+    """The requirement that installs on another host what is on this one; None for what lies in a directory or file there.
+
+    An index may have a stranger's package of that name, so a version alone does not stand for what came from elsewhere.
+    """
+    origin = wanted.origin
+    if origin.kind in ("directory", "editable"):
+        return None
+    if origin.kind in ("vcs", "archive"):
+        url = origin.url or ""
+        if not url or urlsplit(url).scheme.rpartition("+")[2] == "file":
+            return None
+        if origin.kind == "vcs" and "+" not in urlsplit(url).scheme:  # `pip freeze` writes it whole, with the commit
+            url = f"{origin.vcs or 'git'}+{url}@{origin.commit}" if origin.commit else ""
+            url += f"#subdirectory={origin.subdirectory}" if url and origin.subdirectory else ""
+        return f"{wanted.name} @ {url}" if url else None
+    return f"{wanted.name}=={version}" if version else wanted.name
+
+
+def _for_another_python(wanted: Distribution, target: Host) -> str | None:
+    """What to do where a package is not for the host's Python, so that no command can install it; None where it is."""
+    interpreter = target.snapshot.interpreter
+    python = parse_version(interpreter.version) if interpreter is not None else None
+    if python is None or not wanted.requires_python:
+        return None
+    try:
+        allowed = SpecifierSet(wanted.requires_python).contains(python, prereleases=True)
+    except InvalidSpecifier:
+        return None
+    if allowed:
+        return None
+    what = f"{wanted.name} {wanted.version} is for Python {wanted.requires_python}, and {target.label} has {python}"
+    return f"{what}: use the same Python first, or declare the difference between the roles in envspec.yaml."
 
 
 def _component(out: Collector, key: Key, values: Mapping[str, Fact], hosts: Mapping[str, Host]) -> None:
@@ -476,11 +517,11 @@ def _report(
         exact = wanted.version or ""
         if code in ("EP205", "EP206") and variant and "+" not in exact and name in TORCH_FAMILY:
             exact = f"{exact}+{variant}"
-        if code in ("EP203", "EP205", "EP206", "EP207") and exact:
-            fix = mend.reinstall(target.snapshot, f"{name}=={exact}", dist=dist)
-        elif code == "EP215" and wanted.origin.commit and wanted.origin.url:
-            place = f"{name} @ git+{wanted.origin.url}@{wanted.origin.commit}"
-            fix = mend.reinstall(target.snapshot, place, dist=dist)
+        fix = _for_another_python(wanted, target)
+        same = _same(wanted, exact)
+        told = exact if code in ("EP203", "EP205", "EP206", "EP207") else code == "EP215" and wanted.origin.kind == "vcs"
+        if fix is None and same is not None and told:
+            fix = mend.reinstall(target.snapshot, same, dist=dist)
     severity: Severity | None = "noise" if name in INSTALLERS else None
     found = {text(value): list(labels) for value, labels in split.every}
     out.add(

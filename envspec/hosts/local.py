@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
-from envspec.files import exists, is_dir
+from envspec.files import exists, is_dir, real
 from envspec.hosts import wire
 from envspec.hosts.interface import ProcessHost, expand_user, interpreter_in, last_line
 from envspec.hosts.process import Exchange
@@ -39,13 +40,21 @@ class LocalHost(ProcessHost):
             inside = interpreter_in(path)
             if inside is not None:
                 return str(inside)
+            self._refuse_lost(path / "bin/python3")
             raise self.failure(
                 f"{wire.clean(str(path))} is a directory without bin/python3; name an interpreter or a venv"
             )
         if "/" in given and not exists(path):
+            self._refuse_lost(path)
             raise self.failure(f"there is no interpreter at {wire.clean(str(path))}")
         # "./name" without its dot would be looked for in PATH
         return f"./{path}" if "/" in given and len(path.parts) == 1 else str(path)
+
+    def _refuse_lost(self, path: Path) -> None:
+        """An environment stays when the Python that it was made from is removed or replaced; only its link leads nowhere."""
+        if os.path.islink(path):  # noqa: PTH114 -- pathlib's raises where the directory may not be searched
+            target = wire.clean(str(real(path)))
+            raise self.failure(f"{wire.clean(str(path))} leads to {target}, which is not there; make the environment anew")
 
     def explain(self, result: Exchange) -> str:
         """See :class:`ProcessHost`."""

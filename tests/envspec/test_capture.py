@@ -104,3 +104,12 @@ def test_what_is_no_name_of_a_variable_is_refused(name: str, capsys: pytest.Capt
     with pytest.raises(SystemExit, match="2"):
         main(["capture", "local", f"--variable={name}"])
     assert "Traceback" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("named", ["", "bin/python3"])
+def test_an_environment_whose_python_was_removed_is_told_from_none(named: str, tmp_path: Path) -> None:
+    link = tmp_path / "env/bin/python3"
+    link.parent.mkdir(parents=True)
+    link.symlink_to(tmp_path / "removed/python3")
+    (outcome,) = capture_all([LocalHost("env", str(tmp_path / "env" / named))])
+    assert f"{link} leads to {tmp_path}/removed/python3, which is not there" in str(outcome.error)

@@ -9,6 +9,7 @@ import random
 import tempfile
 from datetime import date
 from pathlib import Path
+from typing import Any
 
 import jsonschema
 import pytest
@@ -23,7 +24,7 @@ from envspec.locks import RoleLock, load_lock
 from envspec.report.interface import View
 from envspec.report.markdown import Markdown
 from envspec.rules import RULES
-from envspec.snapshot import Distribution, Extension, FileFault, Snapshot, Variable, Verification
+from envspec.snapshot import Distribution, Extension, FileFault, Origin, Snapshot, Variable, Verification
 from envspec.spec import load_spec
 from tests.envspec.compare.make import dist, gpu_host, host, lock_of, relabel, snap
 
@@ -143,6 +144,33 @@ def test_tied_hosts_are_all_named_and_a_majority_is_not() -> None:
     assert three.findings[0].hosts == ("b",)
     assert three.reference == "majority A"
     assert "six==1.0" in three.findings[0].fix
+
+
+GIT = "https://git.example/ours"
+COMMIT = "a" * 40
+
+
+@pytest.mark.parametrize("there", [True, False], ids=["another version", "absent"])
+@pytest.mark.parametrize(
+    ("more", "said", "unsaid"),
+    [
+        ({}, " ours==2.0", "declare"),
+        ({"origin": Origin(kind="editable", url="file:///src/ours")}, "declare the difference", "ours==2.0"),
+        ({"origin": Origin(kind="directory", url="file:///src/ours")}, "declare the difference", "ours==2.0"),
+        ({"origin": Origin(kind="archive", url="file:///dist/ours-2.0.whl")}, "declare the difference", "ours"),
+        ({"origin": Origin(kind="archive", url="https://files.example/ours-2.0.whl")}, "ours @ https://files.example/ours-2.0.whl", "declare"),
+        ({"origin": Origin(kind="vcs", vcs="git", url=GIT, commit=COMMIT, subdirectory="py")}, f"ours @ git+{GIT}@{COMMIT}#subdirectory=py", "declare"),
+        ({"origin": Origin(kind="vcs", url=f"git+{GIT}@{COMMIT}", commit=COMMIT)}, f"ours @ git+{GIT}@{COMMIT}", "git+git"),
+        ({"requires_python": ">=3.13"}, "ours 2.0 is for Python >=3.13, and c has 3.12.4", "ours==2.0"),
+        ({"requires_python": "not a specifier"}, " ours==2.0", "declare"),
+    ],
+)  # fmt: skip
+def test_the_mend_installs_what_the_others_have(more: dict[str, Any], said: str, unsaid: str, there: bool) -> None:
+    others = [host(snap(name, dist("ours", "2.0", **more))) for name in "ab"]
+    report = compare([*others, host(snap("c", *([dist("ours", "1.0")] if there else [])))])
+    (fix,) = [item.fix for item in report.findings if item.code in ("EP203", "EP204")]
+    assert said in fix
+    assert unsaid not in fix
 
 
 def test_reference_host() -> None:
