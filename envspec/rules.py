@@ -917,7 +917,7 @@ _ROWS: Final = (
         "noise",
         "section-unknown",
         "A part of a host could not be read",
-        "What it would have shown is unknown, not absent.",
+        "What it would have shown is unknown, not absent. A host whose packages are not known breaks: it cannot be called right.",
         "The reason stands with the finding; capture again when it is removed.",
     ),
     _rule(

@@ -10,6 +10,7 @@ from typing import Final
 from packaging.utils import canonicalize_name
 
 from envspec.compare.model import Collector, Fact, Host, Key, LabelledSnapshot, joined, some
+from envspec.findings import Severity
 from envspec.snapshot import Interpreter, Section, Snapshot
 
 __all__ = ["between_hosts", "collection", "each", "facts", "gaps", "uncaptured"]
@@ -176,6 +177,10 @@ def _unverified(snapshot: Snapshot, deep: Sequence[str]) -> Section | None:
     return Section(status="partial" if section.status == "ok" else section.status, reason="; ".join(reasons))
 
 
+_UNREAD_PACKAGES: Final[Mapping[str, Severity]] = {"unknown": "breaks", "partial": "results"}
+"""A host whose packages are not known cannot be called right, as it would be by a gate that passes on noise."""
+
+
 def collection(out: Collector, host: Host, deep: Sequence[str] = ()) -> None:
     """Sections that could not be read, noise of the login, another interpreter than the named one.
 
@@ -195,7 +200,8 @@ def collection(out: Collector, host: Host, deep: Sequence[str] = ()) -> None:
             what = f"{'not all that --deep asks for' if partly else 'nothing'} was verified{reason}"
         else:
             what = f"{name} could be read in part{reason}" if partly else f"{name} could not be read{reason}"
-        out.add("EP902", name, [host.label], what, evidence={"found": section.status})
+        severity = _UNREAD_PACKAGES.get(section.status) if name == "distributions" else None
+        out.add("EP902", name, [host.label], what, severity=severity, evidence={"found": section.status})
     if snapshot.capture.noise:
         sample = " ".join(snapshot.capture.noise.split())[:60]
         out.add(

@@ -1133,7 +1133,7 @@ def unknown_is_not_absent(tmp_path: Path) -> Case:
         ],
         [("EP902", "distributions", "b")],
         ["timed out"],
-        severity="noise",
+        severity="breaks",
     )
 
 
@@ -1146,6 +1146,7 @@ def unknown_is_not_missing_from_the_lock(tmp_path: Path) -> Case:
         [host(dataclasses.replace(blind, sections=sections, distributions=()))],
         [("EP902", "distributions", "b")],
         locks=[lock],
+        severity="results",
     )
 
 
