@@ -1467,11 +1467,11 @@ def _here() -> Path:
         raise UsageError("the working directory is no longer there: change to another.") from error
 
 
-def parse_script(path: Path, *, base: Path | None = None, extra: Sequence[Path] = ()) -> ScriptImports:
+def parse_script(path: Path, *, base: Path | None = None) -> ScriptImports:
     """What `python PATH` imports (also a notebook, or a directory with `__main__.py`).
 
-    `base` is the directory file names are shown relative to (the working directory by default); `extra` are further
-    directories that PYTHONPATH would add. Raises UsageError when the file is not there.
+    `base` is the directory file names are shown relative to (the working directory by default). Raises UsageError
+    when the file is not there.
     """
     base = base or _here()
     if path.is_dir():
@@ -1481,17 +1481,17 @@ def parse_script(path: Path, *, base: Path | None = None, extra: Sequence[Path] 
             raise UsageError(f"{path} is a directory without __main__.py: name a script in it.")
     if not path.is_file():
         raise UsageError(f"There is no script {path}: check the path.")
-    tree = _Tree([path.parent, *extra], base)
+    tree = _Tree([path.parent], base)
     entry = _File(path, tree.shown(path), "__main__", "", main=True)
     return _follow(entry, tree, entry.shown)
 
 
-def parse_module(name: str, *, base: Path | None = None, extra: Sequence[Path] = ()) -> ScriptImports:
+def parse_module(name: str, *, base: Path | None = None) -> ScriptImports:
     """What `python -m NAME` imports when run in `base`: a local module is followed, an installed one is named."""
     base = base or _here()
     if not all(part.isidentifier() for part in name.split(".")):
         raise UsageError(f"{name!r} is not a module name.")
-    tree = _Tree([base, *extra], base)
+    tree = _Tree([base], base)
     if tree.is_local(name):
         path = tree.locate(name)
         package = name.rpartition(".")[0]
@@ -1515,7 +1515,7 @@ def parse_module(name: str, *, base: Path | None = None, extra: Sequence[Path] =
     return ScriptImports(script=f"-m {name}", imports=(item,), local=tuple(sorted(_beside(tree.roots))))
 
 
-def parse_directory(path: Path, *, base: Path | None = None, extra: Sequence[Path] = ()) -> tuple[ScriptImports, ...]:
+def parse_directory(path: Path, *, base: Path | None = None) -> tuple[ScriptImports, ...]:
     """What the Python files and notebooks below a directory import, each as a module of the package it lies in."""
     base = base or _here()
     if not path.is_dir():
@@ -1528,7 +1528,7 @@ def parse_directory(path: Path, *, base: Path | None = None, extra: Sequence[Pat
         # what a link is called counts, not what it leads to
         parts = list((file.parent.resolve() / file.name).relative_to(root.resolve()).with_suffix("").parts)
         in_package = (file.parent / "__init__.py").is_file()
-        tree = _Tree([root if in_package else file.parent, root, *extra], base)
+        tree = _Tree([root if in_package else file.parent, root], base)
         if in_package and file.suffix == ".py":
             module = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
             package = module if parts[-1] == "__init__" else ".".join(parts[:-1])

@@ -159,13 +159,12 @@ def plan(
     *,
     needs: Mapping[str, str] | None = None,
     tool: Tool | None = None,
-    others: Sequence[Snapshot] = (),
     notes: Iterable[str] = (),
 ) -> Plan:
     """The smallest install that makes the host satisfy the lock.
 
     `needs` limits it to these canonical names (each with why, see `script_needs`) and what they require; requirements are
-    read from the lock's graph where it has one, else from the metadata on this host, else on `others`. Raises CaptureError
+    read from the lock's graph where it has one, else from the metadata on this host. Raises CaptureError
     when the snapshot could not read the packages: what is not known to be absent is not planned for.
     """
     if not snapshot.known("distributions"):
@@ -177,7 +176,7 @@ def plan(
     if needs is None:
         reasons = dict.fromkeys(resolved.packages, "")
     else:
-        reasons, unknown = _closure(needs, resolved.packages, snapshot, others)
+        reasons, unknown = _closure(needs, resolved.packages, snapshot)
         if unknown:
             remarks.append(
                 f"What {', '.join(sorted(unknown))} require{'s' * (len(unknown) == 1)} is not known here (the lock holds no "
@@ -217,11 +216,6 @@ def plan(
         faults=tuple(dict.fromkeys(faults)),
         notes=tuple(dict.fromkeys(remarks)),
     )
-
-
-def _remark(text: str) -> str:
-    """A comment line of the shell text; what stands in a lock or a path cannot end it."""
-    return "# " + re.sub(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]", "?", text)
 
 
 def _step(
@@ -289,14 +283,12 @@ def _default_index(lock: Lock) -> str | None:
     return counted.most_common(1)[0][0] if counted else None
 
 
-def _closure(
-    needs: Mapping[str, str], packages: Mapping[str, LockedPackage], snapshot: Snapshot, others: Sequence[Snapshot]
-) -> tuple[dict[str, str], set[str]]:
+def _closure(needs: Mapping[str, str], packages: Mapping[str, LockedPackage], snapshot: Snapshot) -> tuple[dict[str, str], set[str]]:
     """The needed packages of the lock with what they require, and those whose requirements nobody knows."""
     reasons: dict[str, str] = {}
     unknown: set[str] = set()
     graph = any(package.requires for package in packages.values())
-    known = [snapshot.installed(), *(other.installed() for other in others)]
+    installed = snapshot.installed()
     queue = list(needs.items())
     while queue:
         name, why = queue.pop(0)
@@ -306,10 +298,8 @@ def _closure(
         if graph:
             required: Iterable[str] = packages[name].requires
         else:
-            version = public(packages[name].version)
-            dists = [table[name] for table in known if name in table]
-            dist = next((d for d in dists if public(d.version) == version), None)
-            if dist is None:
+            dist = installed.get(name)
+            if dist is None or public(dist.version) != public(packages[name].version):
                 unknown.add(name)
                 continue
             required = _required(dist, snapshot)

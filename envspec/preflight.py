@@ -164,10 +164,8 @@ def source() -> str:
     return f"{resolver}\nPROBE = {read('probe.py').read_text(encoding='utf-8')!r}\n"
 
 
-def request(
-    scripts: Sequence[ScriptImports], *, prepend: Sequence[str] = (), seconds: float = SECONDS
-) -> dict[str, Any]:
-    """The request of `probe_imports.answer` for these scripts. `prepend` are directories of the host searched first."""
+def request(scripts: Sequence[ScriptImports], *, seconds: float = SECONDS) -> dict[str, Any]:
+    """The request of `probe_imports.answer` for these scripts."""
     wanted: list[str] = []
     for script in scripts:
         if script.requirements is not None:
@@ -186,20 +184,17 @@ def request(
             for script in scripts
         ],
         "distributions": wanted,
-        "prepend": list(prepend),
         "seconds": seconds,
     }
 
 
-def resolve(
-    host: Host, scripts: Sequence[ScriptImports], *, prepend: Sequence[str] = (), timeout: float = 60.0
-) -> ImportFacts:
+def resolve(host: Host, scripts: Sequence[ScriptImports], *, timeout: float = 60.0) -> ImportFacts:
     """Resolve the imports of the scripts on a host, in one round trip and without executing anything of it.
 
     Raises CaptureError when the host cannot be reached or answers something else.
     """
     seconds = max(5.0, min(SECONDS, timeout / 2))
-    answer = host.run_python(source(), request(scripts, prepend=prepend, seconds=seconds), timeout)
+    answer = host.run_python(source(), request(scripts, seconds=seconds), timeout)
     try:
         return ImportFacts.from_dict(answer)
     except ValueError as error:

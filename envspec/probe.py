@@ -1762,7 +1762,7 @@ class Elf:
         if dynamic[0] + dynamic[1] > len(data):
             raise BadElfError("truncated or damaged")
         self.tags: dict[int, int] = {}
-        needed, self.rpath_at, self.runpath_at = [], None, None
+        needed = []
         for tag, value in struct.iter_unpack("<qQ", data[dynamic[0] : dynamic[0] + dynamic[1] // 16 * 16]):
             if tag == 0:
                 break

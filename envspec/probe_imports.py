@@ -2121,14 +2121,14 @@ class Machine:
         if isinstance(function, Native):
             return self._native(function, arguments, keywords, node, scope)
         if isinstance(function, Bound):
-            return self._enter(function.function, [function.owner, *arguments], keywords, node)
+            return self._enter(function.function, [function.owner, *arguments], keywords)
         if isinstance(function, Function):
             return self._known(function, arguments, keywords, node, scope)
         if isinstance(function, Class):
             return self._construct(function, arguments, keywords, node)
         if isinstance(function, Instance):
             method = function.cls.find("__call__")
-            return self._enter(method, [function, *arguments], keywords, node) if isinstance(method, Function) else UNKNOWN
+            return self._enter(method, [function, *arguments], keywords) if isinstance(method, Function) else UNKNOWN
         if isinstance(function, type):
             if issubclass(function, BaseException):
                 return Raised(Failed(function, None, "raise", arguments[0] if arguments and isinstance(arguments[0], str) else ""))
@@ -2142,7 +2142,7 @@ class Machine:
         instance = Instance(cls)
         start = cls.find("__init__")
         if isinstance(start, Function) and not cls.module.stdlib:
-            self._enter(start, [instance, *arguments], keywords, node)
+            self._enter(start, [instance, *arguments], keywords)
         return instance
 
     def _known(
@@ -2178,9 +2178,9 @@ class Machine:
             raise Failed(UNKNOWN, None, "raise", "skipped")
         if module.stdlib:
             return UNKNOWN
-        return self._enter(function, arguments, keywords, node)
+        return self._enter(function, arguments, keywords)
 
-    def _enter(self, function: Function, arguments: List[Any], keywords: Dict[str, Any], node: Any) -> Any:
+    def _enter(self, function: Function, arguments: List[Any], keywords: Dict[str, Any]) -> Any:
         if function.context:
             return function
         if function.generator or function.scope.module.stdlib:
@@ -2488,9 +2488,9 @@ def _index(node: Any) -> Any:
 # -------------------------------------------------------------------------------------------------------------- answers
 
 
-def near(name: str, names: Iterable[str], count: int = 3) -> List[str]:
+def near(name: str, names: Iterable[str]) -> List[str]:
     """Existing names that a reader may have meant."""
-    return difflib.get_close_matches(name, sorted(names), n=count, cutoff=0.75)
+    return difflib.get_close_matches(name, sorted(names), n=3, cutoff=0.75)
 
 
 def _metadata(entry: str) -> List[str]:

@@ -999,11 +999,10 @@ def finding(
     *,
     fix: str | None = None,
     severity: Severity | None = None,
-    why: str | None = None,
     location: Location | None = None,
     evidence: Mapping[str, Json] | None = None,
 ) -> Finding:
-    """A finding with the words of its rule where none are given. Hosts are sorted and made unique."""
+    """A finding with its rule's words, severity and mend where none are given. Hosts are sorted and made unique."""
     row = RULES[code]
     return Finding(
         code=code,
@@ -1011,7 +1010,7 @@ def finding(
         subject=subject,
         hosts=tuple(sorted(set(hosts))),
         what=what,
-        why=why or row.why,
+        why=row.why,
         fix=fix or row.mend,
         location=location,
         evidence=dict(evidence or {}),

@@ -114,7 +114,6 @@ class LocalLabel:
     torch: str | None = None
     cxx11_abi: bool | None = None
     cpu: bool = False
-    rest: str = ""
 
 
 def parse_local(label: str | None) -> LocalLabel:
@@ -141,7 +140,6 @@ def parse_local(label: str | None) -> LocalLabel:
         torch=torch_version,
         cxx11_abi=None if abi is None else abi[1] == "true",
         cpu="cpu" in re.split(r"[.\d]", rest),
-        rest=rest.strip("."),
     )
 
 

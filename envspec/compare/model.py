@@ -131,7 +131,6 @@ class Collector:
         row: Key | None = None,
         fix: str | None = None,
         severity: Severity | None = None,
-        why: str | None = None,
         location: Location | None = None,
         evidence: Mapping[str, Json] | None = None,
         declared: Declared | None = None,
@@ -139,9 +138,7 @@ class Collector:
     ) -> None:
         """Add a finding; equal ones on other hosts become one."""
         named = tuple(hosts)
-        item = finding(
-            code, subject, named, what, fix=fix, severity=severity, why=why, location=location, evidence=evidence
-        )
+        item = finding(code, subject, named, what, fix=fix, severity=severity, location=location, evidence=evidence)
         if declared is not None:
             item = item.replace(declared=True, why=f"{item.why} It is declared: {declared.reason or declared}.")
         key = (

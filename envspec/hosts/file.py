@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
-from envspec.errors import CaptureError, UsageError
+from envspec.errors import UsageError
 from envspec.hosts.interface import CaptureOptions, Host
 from envspec.json import read_json
 from envspec.snapshot import (
@@ -293,8 +293,3 @@ def _named(label: str, version: str | None, origin: Origin) -> Distribution:
         build_variant=version.partition("+")[2] or None if version else None,
         origin=origin,
     )
-
-
-def unknown_file(path: Path) -> CaptureError | UsageError:
-    """The error for a path that is not there."""
-    return UsageError(f"there is no file {path}")

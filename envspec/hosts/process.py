@@ -10,7 +10,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from envspec.hosts import wire
@@ -47,9 +47,7 @@ def _end_all() -> None:
             os.killpg(process.pid, signal.SIGKILL)
 
 
-def exchange(
-    command: Sequence[str], payload: bytes, token: str, timeout: float, environment: Mapping[str, str] | None = None
-) -> Exchange:
+def exchange(command: Sequence[str], payload: bytes, token: str, timeout: float) -> Exchange:
     """Run a command and read until the frame is complete, the command ends, or ``timeout`` seconds have passed.
 
     The command gets a session of its own: it has no terminal to prompt on, and is killed with all it started.
@@ -66,7 +64,6 @@ def exchange(
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             start_new_session=True,
-            env=None if environment is None else dict(environment),
         )
         _LIVE.add(process)
     assert process.stdin is not None

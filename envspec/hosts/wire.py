@@ -30,7 +30,6 @@ written. The envelope drops the working directory from ``sys.path``.
 """
 
 MAX_ANSWER = 256 << 20
-MINIMUM = (3, 8)
 
 _ENVELOPE = """\
 import sys

@@ -45,8 +45,6 @@ class ImageFacts:
     labels: Mapping[str, str] = field(default_factory=dict)
     repo_digests: tuple[str, ...] = ()
     created: str | None = None
-    entrypoint: tuple[str, ...] = ()
-    command: tuple[str, ...] = ()
 
     @property
     def role(self) -> str | None:
@@ -90,8 +88,6 @@ def inspect(client: Any, host: ImageHost) -> ImageFacts:
         labels={str(key): str(value) for key, value in (config.get("Labels") or {}).items()},
         repo_digests=tuple(sorted(about.get("RepoDigests") or ())),
         created=about.get("Created"),
-        entrypoint=tuple(config.get("Entrypoint") or ()),
-        command=tuple(config.get("Cmd") or ()),
     )
 
 

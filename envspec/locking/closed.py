@@ -68,10 +68,9 @@ class Closure:
         return "; ".join(words)
 
 
-def on_platform(requirement: Requirement, environments: Iterable[Mapping[str, str]], extras: Iterable[str] = ()) -> bool:
-    """Whether a requirement applies in any of these environments, with no extra or one of these."""
-    wanted = tuple(extras)
-    return any(applies(requirement.marker, environment, wanted) for environment in environments)
+def on_platform(requirement: Requirement, environments: Iterable[Mapping[str, str]]) -> bool:
+    """Whether a requirement applies in any of these environments, with no extra."""
+    return any(applies(requirement.marker, environment) for environment in environments)
 
 
 def close(entries: Sequence[Entry], inputs: Sequence[str], platform: Platform) -> Closure:
