@@ -13,7 +13,7 @@ from packaging.tags import Tag, parse_tag
 
 from envspec import mend
 from envspec.compare.model import Collector, Fact, Host, Key, Split, joined, some
-from envspec.compare.requirements import Unsatisfied, unsatisfied
+from envspec.compare.requirements import Unsatisfied, together, unsatisfied
 from envspec.findings import Location, Severity
 from envspec.locks import LockedPackage, Target
 from envspec.snapshot import Distribution, FileFault
@@ -154,7 +154,7 @@ def declared_requirements(out: Collector, host: Host) -> None:
         wanted = (
             wanted_requirement(locked)
             if locked
-            else f"{name}{','.join(sorted({i.specifier for i in items if i.specifier}))}"
+            else f"{name}{together(item.specifier for item in items)}"
         )
         if found is None:
             what = f"{some(users)}; it is not installed"

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+import itertools
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from packaging.markers import Marker
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
+from packaging.version import Version
 
 from envspec.locks.model import holds
 from envspec.snapshot import Distribution, Snapshot
 from envspec.variants import parse_version
 
-__all__ = ["Unsatisfied", "unsatisfied"]
+__all__ = ["Unsatisfied", "together", "unsatisfied"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -85,3 +88,19 @@ def unsatisfied(snapshot: Snapshot, installed: Mapping[str, Distribution] | None
                 )
             )
     return tuple(out)
+
+
+_DECIDES: Final = {">=": max, ">": max, "<": min, "<=": min}
+
+
+def together(specifiers: Iterable[str]) -> str:
+    """One specifier for what all of these ask, lower bounds first; of several bounds of a kind the one that decides."""
+    terms: dict[str, dict[Version, str]] = {}
+    others: set[str] = set()
+    for item in itertools.chain.from_iterable(map(SpecifierSet, specifiers)):
+        if item.operator in _DECIDES:
+            terms.setdefault(item.operator, {})[Version(item.version)] = str(item)
+        else:
+            others.add(str(item))
+    bounds = [terms[operator][decides(terms[operator])] for operator, decides in _DECIDES.items() if operator in terms]
+    return ",".join([*bounds, *sorted(others)])

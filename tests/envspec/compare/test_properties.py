@@ -15,9 +15,11 @@ import jsonschema
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from packaging.specifiers import SpecifierSet
 
 from envspec import policy
 from envspec.compare import LabelledSnapshot, compare
+from envspec.compare.requirements import together
 from envspec.errors import UsageError
 from envspec.findings import Report, json_schema
 from envspec.locks import RoleLock, load_lock
@@ -395,3 +397,19 @@ def test_locks_of_roles_declare_how_they_differ(tmp_path: Path) -> None:
     assert report.exit_code("any") == 0
     assert "locks of the roles" in report.findings[0].why
     assert [item.declared for item in compare(hosts).findings] == [False, False]
+
+
+NUMBERS = ("1", "1.0", "1.5", "2.0", "2.0.1", "10.0")
+SPECIFIERS = st.lists(st.builds("{}{}".format, st.sampled_from((">=", ">", "<", "<=", "==", "!=", "~=")), st.sampled_from(NUMBERS[1:])), max_size=3).map(",".join)
+
+
+@given(st.lists(SPECIFIERS, max_size=4))
+def test_one_specifier_takes_what_all_take(specifiers: list[str]) -> None:
+    one = together(specifiers)
+    for version in (*NUMBERS, "0.9", "1.5.1", "2.0rc1", "3"):
+        assert SpecifierSet(one).contains(version, prereleases=True) == all(SpecifierSet(each).contains(version, prereleases=True) for each in specifiers)
+    assert all(one.count(operator) == 1 for operator in (">=", "<=") if operator in one)
+
+
+def test_of_several_bounds_the_one_that_decides_is_told() -> None:
+    assert together(["<9.0,>=8.3.1", "<9.0,>=7.0", ">=8.0", "!=8.3.2", ""]) == ">=8.3.1,<9.0,!=8.3.2"
