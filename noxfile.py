@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -18,6 +19,7 @@ import urllib.request
 from pathlib import Path
 
 import nox
+from nox.command import CommandFailed
 
 ROOT = Path(__file__).parent
 DEMO = ROOT / "eagle3_diag" / "demo"
@@ -99,11 +101,18 @@ def _download_size(session: nox.Session, *requirements: str) -> str:
 
 
 def _envspec(session: nox.Session, *arguments: str, path: str | None = None) -> None:
-    """envspec from the checkout (the working directory), in the session's own environment. Where it fails the session fails; nox's exit code is 1 then.
+    """envspec from the checkout (the working directory), in the session's own environment. Its exit code is nox's.
 
     No PYTHONPATH unless it is given: what is captured here inherits it.
     """
-    session.run(sys.executable if IN_IMAGE else "python", "-m", "envspec", *arguments, env={"PYTHONPATH": path} if path else None, external=IN_IMAGE)
+    try:
+        session.run(sys.executable if IN_IMAGE else "python", "-m", "envspec", *arguments, env={"PYTHONPATH": path} if path else None, external=IN_IMAGE)
+    except CommandFailed as failure:
+        # A failed session makes nox end with 1, whatever failed in it; nox of 2025.5 tells the code in words only.
+        code = re.search(r"code (\d+)$", failure.reason or "")
+        if code is None or code[1] == "1":
+            raise
+        raise SystemExit(int(code[1])) from None
 
 
 _LOCK_OF = """\
@@ -263,7 +272,7 @@ def typecheck(session: nox.Session) -> None:
 
 @nox.session(name="diff-env")
 def diff_env(session: nox.Session) -> None:
-    """Compare environments: -- [ROLE=]HOST ... [arguments of `envspec diff`]; with no host, those of envspec.yaml."""
+    """Compare environments: -- [ROLE=]HOST ... [arguments of `envspec diff`]; with no host, those of envspec.yaml. The exit code is envspec's."""
     session.install("-q", *CLI_NEEDS, "docker>=7.1")
     # `local` is the user's environment, not the one this session runs envspec in.
     os.environ.setdefault("ENVSPEC_PYTHON", _interpreter_with_torch() or shutil.which("python3") or sys.executable)

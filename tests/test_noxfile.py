@@ -81,19 +81,25 @@ class Project:
 
     def session(self, *arguments: str) -> tuple[int, str]:
         """The exit code and the output of ``nox -s standalone-test``, which installs nothing."""
-        command = [sys.executable, "-m", "nox", "-R", "--envdir", self.environments, "-s", "standalone-test", "--", "--python", self.python]
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(("NOX", "ENVSPEC", "PYTHON"))}
-        done = subprocess.run([*command, *arguments], cwd=self.root, env={**kept, "COLUMNS": "200"}, capture_output=True, text=True, timeout=120, check=False)
-        return done.returncode, done.stdout + done.stderr
+        return nox(self.environments, self.root, "standalone-test", "--python", str(self.python), *arguments)
+
+
+def nox(environments: Path, root: Path, session: str, *arguments: str) -> tuple[int, str]:
+    """The exit code and the output of a session, which installs nothing."""
+    command = [sys.executable, "-m", "nox", "-R", "--envdir", environments, "-s", session, "--", *arguments]
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("NOX", "ENVSPEC", "PYTHON"))}
+    done = subprocess.run(command, cwd=root, env={**kept, "COLUMNS": "200"}, capture_output=True, text=True, timeout=120, check=False)
+    return done.returncode, done.stdout + done.stderr
 
 
 @pytest.fixture(scope="module")
 def environments(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where nox finds the session's environment made: what it would install is this interpreter's."""
+    """Where nox finds the sessions' environments made: what it would install is this interpreter's."""
     folder = tmp_path_factory.mktemp("nox")
-    subprocess.run([sys.executable, "-m", "virtualenv", "-q", "--no-download", "--no-pip", folder / "standalone-test"], check=True, capture_output=True, timeout=120)
-    (site,) = (folder / "standalone-test").glob("lib/python3*/site-packages")
-    (site / "ours.pth").write_text(sysconfig.get_path("purelib") + "\n" + sysconfig.get_path("platlib") + "\n")
+    for name in ("standalone-test", "diff-env"):
+        subprocess.run([sys.executable, "-m", "virtualenv", "-q", "--no-download", "--no-pip", folder / name], check=True, capture_output=True, timeout=120)
+        (site,) = (folder / name).glob("lib/python3*/site-packages")
+        (site / "ours.pth").write_text(sysconfig.get_path("purelib") + "\n" + sysconfig.get_path("platlib") + "\n")
     return folder
 
 
@@ -153,3 +159,24 @@ def test_a_lock_named_for_the_session(project: Project) -> None:
     code, told = project.session("--lock", "other.lock")
     assert (code, IMPORTED in told) == (0, True), told
     assert "compared with lock" in told
+
+
+EXAMPLE = ROOT / "docs" / "envspec" / "example"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (("--no-spec", "--fail-on", "never", "trainer.json", "gpu-03.json"), 0),
+        (("--no-spec", "--fail-on", "any", "--lock", "requirements.lock", "gpu-03.json"), 1),
+        (("--no-spec", "--no-such-option"), 2),
+        (("--no-spec", "trainer.json", "local:/no/such/python"), 3),
+    ],
+)
+def test_diff_env_ends_as_envspec_does(environments: Path, tmp_path: Path, arguments: tuple[str, ...], expected: int) -> None:
+    shutil.copytree(EXAMPLE, tmp_path, dirs_exist_ok=True)
+    (tmp_path / "envspec").symlink_to(ROOT / "envspec")
+    shutil.copy(ROOT / "noxfile.py", tmp_path)
+    code, told = nox(environments, tmp_path, "diff-env", *arguments)
+    assert code == expected, told
+    assert "Traceback" not in told
